@@ -16,11 +16,13 @@ pub(crate) mod statistics;
 pub(crate) mod synced;
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{Level, Subscriber};
 
 use crate::prove::CannotRun;
 #[cfg(feature = "conformance")]
@@ -78,6 +80,32 @@ pub(crate) fn copied(from: &Path, to: &Path, without: &[&str]) -> Result<PathBuf
 /// Locks a mutex, also after a thread that held it has panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The log of this process, in memory.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryLog(Arc<Mutex<Vec<u8>>>);
+
+impl MemoryLog {
+    /// A subscriber that writes everything up to this level into the log.
+    pub(crate) fn subscriber(&self, level: Level) -> impl Subscriber + Send + Sync + 'static {
+        let log = self.clone();
+        tracing_subscriber::fmt().with_max_level(level).with_writer(move || log.clone()).finish()
+    }
+
+    pub(crate) fn text(&self) -> Vec<u8> {
+        lock(&self.0).clone()
+    }
+}
+
+impl Write for MemoryLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.0).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Bytes as hexadecimal digits, for the input of an attacker.

@@ -135,7 +135,8 @@ impl ComparisonReport {
     }
 }
 
-/// The CPU time of a delivery in two builds that were measured one after the other, in µs.
+/// The CPU time of a delivery in two builds that were measured one after the other, in µs. Only the ratio counts, so that
+/// a slowdown of the machine that is longer than a pair affects both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct CpuPair {
     /// In the older build.

@@ -91,7 +91,7 @@ impl World {
         // Without any room no outcome is recorded, so the slots stay taken and not everything can arrive.
         let missing = match disk {
             ShimmedDisk::Crowded => 0,
-            _ => self.served.counter().waits_for_all(&promised, STANDS_STILL).await,
+            _ => self.served.counter.waits_for_all(&promised, STANDS_STILL).await,
         };
         self.shim.is(ShimmedDisk::Well)?;
         let cleared = Instant::now();
@@ -115,7 +115,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
             world.promises_more().await?;
         }
     }
-    let exits = usize::from(world.served.server().ended()?.is_some());
+    let exits = usize::from(world.served.server.ended()?.is_some());
     let World { served, shim, .. } = world;
     let ended = served.ends().await;
     let (refusals, seens) = (ended.ledger.refusals(), ended.counter.seens());
@@ -189,7 +189,7 @@ enum ShimmedDisk {
     SyncsFail,
 }
 
-/// The compiled library and its shared file.
+/// A library that is preloaded into the server to inject faults, and the shared file that controls it meanwhile.
 #[derive(Debug)]
 struct Shim {
     library: PathBuf,

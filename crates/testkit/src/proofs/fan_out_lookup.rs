@@ -120,51 +120,48 @@ impl Responder for LaneLog {
     }
 }
 
-/// The measurements of one server.
+/// One server and its measurements.
 struct Measured {
     name: &'static str,
     crowd: Crowd,
+    seen: Arrivals,
+    rows_before: u64,
+    rows: u64,
+}
+
+/// What was measured of the messages to one server.
+#[derive(Default)]
+struct Arrivals {
     accept_ms: Vec<f64>,
     arrival_ms: Vec<f64>,
     /// Answers that reported one delivery.
     single: usize,
     /// Messages that arrived at another endpoint than the one they named, or not at all.
     astray: usize,
-    rows_before: u64,
-    rows: u64,
 }
 
 impl Measured {
     fn new(name: &'static str, crowd: Crowd) -> Self {
-        Self {
-            name,
-            crowd,
-            accept_ms: Vec::new(),
-            arrival_ms: Vec::new(),
-            single: 0,
-            astray: 0,
-            rows_before: 0,
-            rows: 0,
-        }
+        Self { name, crowd, seen: Arrivals::default(), rows_before: 0, rows: 0 }
     }
 
     async fn begin(&mut self) -> Result<(), CannotRun> {
-        (self.accept_ms, self.arrival_ms, self.single, self.astray) = (Vec::new(), Vec::new(), 0, 0);
+        self.seen = Arrivals::default();
         self.rows_before = self.crowd.rows_read().await?;
         Ok(())
     }
 
     async fn end(&mut self) -> Result<(), CannotRun> {
         self.rows = self.crowd.rows_read().await? - self.rows_before;
-        self.accept_ms.sort_by(f64::total_cmp);
-        self.arrival_ms.sort_by(f64::total_cmp);
+        self.seen.accept_ms.sort_by(f64::total_cmp);
+        self.seen.arrival_ms.sort_by(f64::total_cmp);
         eprintln!(
             "{}: accept p50 {:.2} ms, p99 {:.2} ms; arrival p50 {:.2} ms, p99 {:.2} ms; {:.1} rows a message",
             self.name,
-            quantile(&self.accept_ms, 0.50),
-            quantile(&self.accept_ms, 0.99),
-            quantile(&self.arrival_ms, 0.50),
-            quantile(&self.arrival_ms, 0.99),
+            quantile(&self.seen.accept_ms, 0.50),
+            quantile(&self.seen.accept_ms, 0.99),
+            quantile(&self.seen.arrival_ms, 0.50),
+            quantile(&self.seen.arrival_ms, 0.99),
             self.rows_each()
         );
         Ok(())
@@ -176,34 +173,34 @@ impl Measured {
         let address = if number.is_multiple_of(2) { Address::Subject } else { Address::Tag };
         let begun = Instant::now();
         let deliveries = self.crowd.post(to, address).await?;
-        self.accept_ms.push(ms(begun.elapsed()));
-        self.single += usize::from(deliveries == Some(1));
+        self.seen.accept_ms.push(ms(begun.elapsed()));
+        self.seen.single += usize::from(deliveries == Some(1));
         match receiver.waits_for(PATIENCE, |log| lock(&log.0).pop_front()).await {
             Some((lane, at)) => {
-                self.arrival_ms.push(ms(at.saturating_duration_since(begun)));
-                self.astray += usize::from(lane != to.0);
+                self.seen.arrival_ms.push(ms(at.saturating_duration_since(begun)));
+                self.seen.astray += usize::from(lane != to.0);
             }
-            None => self.astray += 1,
+            None => self.seen.astray += 1,
         }
         Ok(())
     }
 
     fn rows_each(&self) -> f64 {
-        self.rows as f64 / self.accept_ms.len().max(1) as f64
+        self.rows as f64 / self.seen.accept_ms.len().max(1) as f64
     }
 
     /// The figures of this server, compared with one with few endpoints.
     fn figures(&self, few: &Self, options: &Options) -> Vec<Figure> {
-        let posted = count(self.accept_ms.len() + few.accept_ms.len()).max(1.0);
-        let single = 100.0 * count(self.single + few.single) / posted;
+        let posted = count(self.seen.accept_ms.len() + few.seen.accept_ms.len()).max(1.0);
+        let single = 100.0 * count(self.seen.single + few.seen.single) / posted;
         let times = |of: fn(&Self) -> &[f64]| quantile(of(self), 0.99) / quantile(of(few), 0.99);
         let accept =
-            Figure::at_most("accept_p99", times(|measured| &measured.accept_ms), "times that of few", TIMES_MAX);
+            Figure::at_most("accept_p99", times(|measured| &measured.seen.accept_ms), "times that of few", TIMES_MAX);
         let arrival =
-            Figure::at_most("arrival_p99", times(|measured| &measured.arrival_ms), "times that of few", TIMES_MAX);
+            Figure::at_most("arrival_p99", times(|measured| &measured.seen.arrival_ms), "times that of few", TIMES_MAX);
         vec![
             Figure::at_least("answered_with_one_delivery", single, "%", 100.0),
-            Figure::at_most("astray", count(self.astray + few.astray), "messages", 0.0),
+            Figure::at_most("astray", count(self.seen.astray + few.seen.astray), "messages", 0.0),
             accept.by_the_clock(options),
             arrival.by_the_clock(options),
             Figure::at_most("rows_read", self.rows_each().max(few.rows_each()), "rows/message", ROWS_MAX),
@@ -279,7 +276,7 @@ async fn start_redirected(
     Ok(Crowd { line, sample, _server: server })
 }
 
-/// The server, and a producer's connection to it.
+/// A server whose tenant has many endpoints, some of which get messages, and a producer's connection to it.
 struct Crowd {
     line: ApiConnection,
     /// The endpoints that get messages, spread evenly over all.

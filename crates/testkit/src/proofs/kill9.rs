@@ -53,10 +53,10 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> Findings 
         moment(&mut dice, KILL_MICROS).await;
         served.kill().await?;
         if cycle % IN_THE_START == 2 {
-            let mut starting = served.launch().begin()?;
+            let mut starting = served.launch.begin()?;
             moment(&mut dice, START_MICROS).await;
             starting.kill()?;
-            served.counter().sender_ended(Instant::now()).await?;
+            served.counter.sender_ended(Instant::now()).await?;
         }
         served.start()?;
         if (cycle + 1) % 10 == 0 {

@@ -99,7 +99,7 @@ async fn under_load(
         served.start()?;
     }
     // A fast receiver from now on, so that the backlog does not take minutes.
-    served.counter().behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
+    served.counter.behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
     Ok(served.ends().await)
 }
 
@@ -108,7 +108,8 @@ const AT_WORK: usize = 200;
 /// The timeout of every wait; far beyond the bars.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Kills the server this many times. The slowest start counts.
+/// Measures how soon a server with a long backlog is ready after a kill, and how soon its first delivery arrives. The
+/// slowest start counts.
 async fn starts_after_kills(
     binary: &Path,
     folder: &TempDir,

@@ -12,9 +12,8 @@
 pub mod attacker;
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
@@ -31,7 +30,7 @@ use posthaste_store::{
     Pause, PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
 };
 
-use crate::fixtures::{block_on, copied, lock, part, settlement};
+use crate::fixtures::{MemoryLog, block_on, copied, part, settlement};
 use crate::master_key;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 
@@ -50,7 +49,10 @@ pub fn run(options: &Options) -> Findings {
 async fn prove(messages: u64) -> Findings {
     let home = tempfile::tempdir()?;
     let data = home.path().join("data");
-    let log = Log::begin();
+    let log = MemoryLog::default();
+    // This process has no other subscriber.
+    _ = tracing::subscriber::set_global_default(log.subscriber(tracing::Level::TRACE));
+    tracing::info!("the proof begins");
     let mut plant = Plant::begin(&data).await?;
     plant.everything(messages).await?;
     let under_load = copied(&data, &home.path().join("under_load"), NO_DATA)?;
@@ -225,40 +227,6 @@ impl Plant {
             Some(event_type) if self.canaries.contains(&event_type) => Ok(()),
             other => Err(CannotRun(format!("a dead letter came back with {other:?}"))),
         }
-    }
-}
-
-/// The log of this process at level `trace`.
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn begin() -> Self {
-        let log = Self(Arc::default());
-        let kept = Arc::clone(&log.0);
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
-            .with_writer(move || Kept(Arc::clone(&kept)))
-            .finish();
-        // This process has no other subscriber.
-        _ = tracing::subscriber::set_global_default(lines);
-        tracing::info!("the proof begins");
-        log
-    }
-
-    fn text(&self) -> Vec<u8> {
-        lock(&self.0).clone()
-    }
-}
-
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        lock(&self.0).write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

@@ -165,7 +165,8 @@ fn at_work(folder: &Path) -> Result<ChildProcess, CannotRun> {
     Ok(child)
 }
 
-/// The size of the file after retention, as a multiple of that of a fresh store with the same rows.
+/// The size of the file after retention, as a multiple of that of a fresh store with the same rows. Four fifths of an
+/// aged store are past their retention; a retention run deletes them and gives their space back.
 async fn to_fresh(shape: SeedShape) -> Result<f64, CannotRun> {
     let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;

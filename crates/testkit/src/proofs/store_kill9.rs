@@ -115,7 +115,7 @@ impl World {
         let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
             node.until(|line| line == node::READY)?;
-            self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
+            self.acknowledges(enough)?;
         }
         thread::sleep(Duration::from_micros(dice.u64(..40_000)));
         node.kill()?;
@@ -145,11 +145,13 @@ impl World {
         }
     }
 
-    fn waits_until(&self, complaint: &str, enough: impl Fn(&Progress) -> bool) -> Result<(), CannotRun> {
+    /// Waits until this many messages have been acknowledged in all, by the length of the producers' ledgers.
+    fn acknowledges(&self, enough: u64) -> Result<(), CannotRun> {
+        let acknowledged = |number| record::count(&record::ledger(self.folder.path(), number));
         let began = Instant::now();
-        while !enough(&Progress(self.folder.path())) {
+        while (0..PRODUCERS).map(acknowledged).sum::<u64>() < enough {
             if began.elapsed() > PATIENCE {
-                return Err(CannotRun(format!("the node {complaint}")));
+                return Err(CannotRun("the node acknowledges nothing".to_owned()));
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -163,15 +165,6 @@ impl World {
         }
         let books = Books::read(self.folder.path())?;
         Ok((self.folder, books))
-    }
-}
-
-/// The progress of the producers, by the length of their ledgers.
-struct Progress<'a>(&'a Path);
-
-impl Progress<'_> {
-    fn acknowledged(&self) -> u64 {
-        (0..PRODUCERS).map(|number| record::count(&record::ledger(self.0, number))).sum()
     }
 }
 

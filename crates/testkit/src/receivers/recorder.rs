@@ -19,12 +19,6 @@ use crate::fixtures::lock;
 pub enum Behaviour {
     /// Accepts every request.
     Healthy,
-    /// Refuses its first requests, then accepts every request.
-    FailsFirst {
-        /// The number of requests to refuse.
-        times: usize,
-        status: StatusCode,
-    },
     /// Refuses every request, with the request's body in its answer.
     Quotes { status: StatusCode },
 }
@@ -41,7 +35,6 @@ pub struct RecordedRequest {
     pub is_signed: bool,
     /// The time of the request, by the receiver's clock.
     pub at: posthaste_core::Timestamp,
-    pub answered: StatusCode,
 }
 
 /// A receiver that logs every request.
@@ -73,31 +66,19 @@ impl Recorder {
     }
 }
 
-impl RequestRecorder {
-    /// The status of the answer to the `nth` request.
-    fn status(&self, nth: usize) -> StatusCode {
-        match self.behaviour {
-            Behaviour::FailsFirst { times, status } if nth <= times => status,
-            Behaviour::Quotes { status } => status,
-            _ => StatusCode::NO_CONTENT,
-        }
-    }
-}
-
 impl Responder for RequestRecorder {
     fn answer(&self, request: Request<Bytes>) -> TimedResponse {
         let field = |name| field(&request, name);
         let (message, delivery) = (field("webhook-id").to_owned(), field("posthaste-delivery").to_owned());
         let at = self.clock.now();
         let is_signed = is_signed(&self.secret, &request, at);
-        let mut log = lock(&self.log);
-        let answered = self.status(log.len() + 1);
-        let mut answer = TimedResponse::from(answered);
         let (head, body) = request.into_parts();
-        if let Behaviour::Quotes { .. } = self.behaviour {
+        let mut answer = TimedResponse::from(StatusCode::NO_CONTENT);
+        if let Behaviour::Quotes { status } = self.behaviour {
+            answer = status.into();
             *answer.response.body_mut() = Full::new(body.clone());
         }
-        log.push(RecordedRequest { message, delivery, headers: head.headers, body, is_signed, at, answered });
+        lock(&self.log).push(RecordedRequest { message, delivery, headers: head.headers, body, is_signed, at });
         answer
     }
 }

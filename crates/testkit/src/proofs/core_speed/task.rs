@@ -140,7 +140,9 @@ fn cpu_time() -> Result<Duration, CannotRun> {
 
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// A heap with as many entries as the scheduler's window in the other loads.
+/// The baseline: a minimal scheduler with one heap of due times, without lanes, limits or states, and as many entries as
+/// the scheduler's window in the other loads. A delivery is pushed when it arrives and popped when it is sent; a failed
+/// one is pushed again.
 struct Heap {
     due: BinaryHeap<Reverse<(Timestamp, DeliveryId)>>,
     arrived: u64,

@@ -3,13 +3,11 @@
 //! It searches every file for the erased data, in windows of sixteen bytes at every offset; and it opens and reads
 //! every row that is left.
 
-use std::collections::HashSet;
 use std::fs;
-use std::hash::BuildHasherDefault;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use posthaste_core::id_map::IdHasher;
+use posthaste_core::id_map::IdSet;
 use posthaste_core::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
@@ -34,18 +32,14 @@ fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
 }
 
 pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
-    let mut wanted: HashSet<u128, BuildHasherDefault<Spread>> = HashSet::default();
-    for value in values()? {
-        wanted.extend(value.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes));
-    }
+    let wanted: IdSet<_> = values()?.iter().flat_map(|value| windows(value).collect::<Vec<_>>()).collect();
     let (mut found, mut read) = (0_u64, 0_u64);
     for folder in folders {
         for file in fs::read_dir(folder)? {
             let path = file?.path();
             let bytes = fs::read(&path)?;
             read += bytes.len() as u64;
-            let windows = bytes.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes);
-            let here = windows.filter(|window| wanted.contains(window)).count() as u64;
+            let here = windows(&bytes).filter(|window| wanted.contains(window)).count() as u64;
             if here > 0 {
                 println!("found {here} windows in {}", path.display());
             }
@@ -56,23 +50,11 @@ pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// A cheap hasher of windows, which are random already.
-#[derive(Default)]
-struct Spread(IdHasher);
-
-impl std::hash::Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0.finish()
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let (low, high) = bytes.split_at(bytes.len().min(8));
-        for half in [low, high] {
-            let mut number = [0; 8];
-            number[..half.len().min(8)].copy_from_slice(&half[..half.len().min(8)]);
-            self.0.write_u64(u64::from_le_bytes(number));
-        }
-    }
+/// Every window of some bytes, as two numbers: their hash is cheap, which is enough because they are random already.
+fn windows(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let halves = |window: &[u8]| Some((*window.first_chunk()?, *window.last_chunk()?));
+    let numbers = |(first, last)| (u64::from_be_bytes(first), u64::from_be_bytes(last));
+    bytes.windows(WINDOW).filter_map(halves).map(numbers)
 }
 
 /// Opens every row that is left, and searches its texts.

@@ -1,7 +1,7 @@
 //! The scenario of the proof: a store that is filled and closed, attacked, and then run by the production driver.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::BufRead;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Size;
-use crate::fixtures::{ChildProcess, Loopback, MessageMint, lock, put_endpoints, seeder, taken};
+use crate::fixtures::{ChildProcess, Loopback, MemoryLog, MessageMint, lock, put_endpoints, seeder, taken};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -162,15 +162,15 @@ impl Run {
         };
         let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
         let (driver, _handle) = transport.drive(Limits::default(), start, SystemClock::new(), 1);
-        let errors = Errors::default();
-        let listening = tracing::subscriber::set_default(errors.clone());
+        let log = MemoryLog::default();
+        let listening = tracing::subscriber::set_default(log.subscriber(tracing::Level::ERROR));
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();
         running.spawn(driver.run(stop.clone()));
         let results = || {
             let arrived = lock(&arrived).clone();
             let tokens = store.tokens();
-            let errors = errors.0.load(Ordering::Relaxed);
+            let errors = log.text().lines().count() as u64;
             Self { arrived, rejected: tokens.rejected, renewed: tokens.renewed, errors }
         };
         let (mut last, mut moved) = ((0, 0), Instant::now());
@@ -198,30 +198,4 @@ impl Run {
         store.close().await;
         Ok(run)
     }
-}
-
-/// Counts lines at error level.
-#[derive(Clone, Debug, Default)]
-struct Errors(Arc<AtomicU64>);
-
-impl tracing::Subscriber for Errors {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -97,10 +97,8 @@ async fn list(store: &Sqlite, ended: &[SeededTarget]) -> Result<usize, CannotRun
     loop {
         let page = store.dead_letters(filter.clone(), ListOrder::NewestFirst, after, ROWS).await?;
         listed += page.letters.len();
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
+        let Some(next) = page.next else { break };
+        after = Some(next);
     }
     for target in ended {
         let mut after = None;
@@ -108,10 +106,8 @@ async fn list(store: &Sqlite, ended: &[SeededTarget]) -> Result<usize, CannotRun
             let history = HistoryFilter::of(target.endpoint().id);
             let page = store.history(history, ListOrder::OldestFirst, after, ROWS, YOUNG).await?;
             listed += page.deliveries.len();
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
+            let Some(next) = page.next else { break };
+            after = Some(next);
         }
         let lane = SeededTarget(target.0 + 1).lane();
         let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };

@@ -4,7 +4,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,21 +48,13 @@ enum AckMoment {
     Early,
 }
 
-impl FromStr for AckMoment {
-    type Err = CannotRun;
-
-    fn from_str(text: &str) -> Result<Self, CannotRun> {
-        match text {
-            "committed" => Ok(Self::Committed),
-            "early" => Ok(Self::Early),
-            _ => Err(CannotRun(format!("unknown kind of acknowledgement: {text}"))),
-        }
-    }
-}
-
 /// Runs until it is killed.
 pub(crate) fn run(folder: &Path, promise: &str) -> Result<(), CannotRun> {
-    let promise = promise.parse()?;
+    let promise = match promise {
+        "committed" => AckMoment::Committed,
+        "early" => AckMoment::Early,
+        _ => return Err(CannotRun(format!("unknown kind of acknowledgement: {promise}"))),
+    };
     part::end_with_input();
     runtime()?.block_on(serve(folder, promise))
 }

@@ -19,6 +19,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -56,11 +57,30 @@ pub(crate) async fn wait(
     let began = Instant::now();
     while !holds().await? {
         if began.elapsed() > within {
-            return Err(CannotRun(format!("{what} did not happen within {within:?}")));
+            return Err(CannotRun(format!("no sign of {what} within {within:?}")));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(began.elapsed())
+}
+
+/// Counts what is missing until nothing is, or until the count has not fallen for the time `still`. Returns the last
+/// count.
+pub(crate) fn missing_in_the_end(
+    still: Duration,
+    missing: impl Fn() -> Result<usize, CannotRun>,
+) -> Result<usize, CannotRun> {
+    let (mut least, mut moved) = (usize::MAX, Instant::now());
+    loop {
+        let now = missing()?;
+        if now < least {
+            (least, moved) = (now, Instant::now());
+        }
+        if now == 0 || moved.elapsed() > still {
+            return Ok(now);
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// Copies the files of a folder as they are now, except those whose names begin with one of `without`. Returns the

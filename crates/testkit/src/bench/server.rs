@@ -222,8 +222,7 @@ impl MeasuredServer {
         let scheme = if self.shape.tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/{path}", self.receiver.address);
         let body = format!("{{\"url\":\"{url}\",\"max_in_flight\":256}}");
-        let made = self.post(self.server.address, "/v1/endpoints", &body).await?;
-        Ok(made.text("id").context("the server's answer has no id")?.to_owned())
+        self.post(self.server.address, "/v1/endpoints", &body).await?.id()
     }
 
     async fn post(&self, address: SocketAddr, path: &str, body: &str) -> Result<ApiAnswer, CannotRun> {

@@ -194,10 +194,8 @@ impl Measured {
         let posted = count(self.seen.accept_ms.len() + few.seen.accept_ms.len()).max(1.0);
         let single = 100.0 * count(self.seen.single + few.seen.single) / posted;
         let times = |of: fn(&Self) -> &[f64]| quantile(of(self), 0.99) / quantile(of(few), 0.99);
-        let accept =
-            Figure::at_most("accept_p99", times(|measured| &measured.seen.accept_ms), "times that of few", TIMES_MAX);
-        let arrival =
-            Figure::at_most("arrival_p99", times(|measured| &measured.seen.arrival_ms), "times that of few", TIMES_MAX);
+        let accept = Figure::at_most("accept_p99", times(|one| &one.seen.accept_ms), "times that of few", TIMES_MAX);
+        let arrival = Figure::at_most("arrival_p99", times(|one| &one.seen.arrival_ms), "times that of few", TIMES_MAX);
         vec![
             Figure::at_least("answered_with_one_delivery", single, "%", 100.0),
             Figure::at_most("astray", count(self.seen.astray + few.seen.astray), "messages", 0.0),

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::fixtures::{
     ApiConnection, Launch, Posthaste, ProducerLoad, Producers, PromiseLedger, binary, folder, rss, runtime,
 };
-use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use crate::receivers::{Counter, Manners};
 
 /// How long the overload lasts.
@@ -121,9 +121,7 @@ async fn prepare(server: &Posthaste, counter: &Counter) -> Result<Vec<(&'static 
         line.call(Method::POST, "/v1/tenants", &[], settings).await?.expect(StatusCode::CREATED)?;
         let head = [("posthaste-tenant", tenant)];
         let made = line.call(Method::POST, "/v1/endpoints", &head, endpoint.clone()).await?;
-        let made = made.expect(StatusCode::CREATED)?;
-        let id = made.text("id").context("an endpoint without an id")?;
-        endpoints.push((tenant, id.to_owned()));
+        endpoints.push((tenant, made.expect(StatusCode::CREATED)?.id()?));
     }
     Ok(endpoints)
 }

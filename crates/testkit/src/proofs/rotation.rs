@@ -18,9 +18,8 @@ use std::time::Duration;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 use posthaste_engine::master_key::FILE;
 use rusqlite::Connection;
-use tokio::time::Instant;
 
-use crate::fixtures::{ChildProcess, block_on, copied, hex, part, seeder};
+use crate::fixtures::{ChildProcess, block_on, copied, hex, missing_in_the_end, part, seeder};
 use crate::proofs::keyed::{self, BARE, DELIVERED, READY, ROTATED};
 use crate::proofs::store_kill9::record;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options};
@@ -185,19 +184,11 @@ impl World {
         let mut node = self.start()?;
         node.until(|line| line == READY)?;
         let wanted: BTreeSet<u64> = self.ledger(DELIVERED)?.iter().map(|record| record.token).collect();
-        let (mut last, mut moved) = (usize::MAX, Instant::now());
-        loop {
+        missing_in_the_end(STANDS_STILL, || {
             let arrived = record::read(&record::arrivals(self.folder.path()))?;
             let arrived: BTreeSet<u64> = arrived.iter().map(|record| record.token).collect();
-            let lost = wanted.difference(&arrived).count();
-            if lost < last {
-                (last, moved) = (lost, Instant::now());
-            }
-            if lost == 0 || moved.elapsed() > STANDS_STILL {
-                return Ok(lost);
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+            Ok(wanted.difference(&arrived).count())
+        })
     }
 
     /// How many of the acknowledged messages cannot be read with the body that was handed in.

@@ -25,7 +25,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query, SessionStart, StoreError};
 use tokio::time::Instant;
 
-use crate::fixtures::{ChildProcess, block_on, seeder};
+use crate::fixtures::{ChildProcess, block_on, missing_in_the_end, seeder};
 use crate::master_key;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use node::SLOTS;
@@ -132,17 +132,7 @@ impl World {
         let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
         node.until(|line| line == node::READY)?;
         self.node = Some(node);
-        let (mut last, mut moved) = (usize::MAX, Instant::now());
-        loop {
-            let lost = Books::read(self.folder.path())?.lost();
-            if lost < last {
-                (last, moved) = (lost, Instant::now());
-            }
-            if lost == 0 || moved.elapsed() > STANDS_STILL {
-                return Ok(lost);
-            }
-            thread::sleep(Duration::from_millis(300));
-        }
+        missing_in_the_end(STANDS_STILL, || Ok(Books::read(self.folder.path())?.lost()))
     }
 
     /// Waits until this many messages have been acknowledged in all, by the length of the producers' ledgers.

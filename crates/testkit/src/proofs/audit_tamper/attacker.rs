@@ -70,9 +70,9 @@ const WAYS: &[Way] = &[
 /// Runs one attack, chosen by the seed, on the database file in a folder. Prints its description.
 pub(crate) fn run(folder: &Path, checkpoint: &str, seed: &str) -> Result<(), CannotRun> {
     let seed: u64 = seed.parse()?;
-    let conn = open(folder)?;
+    let conn = open_unchecked(folder)?;
     let (old, _) = claimed(checkpoint).context("this is no checkpoint")?;
-    let rows = read(&conn)?;
+    let rows = read_journal(&conn)?;
     let ways = u64::try_from(WAYS.len()).unwrap_or(1);
     let (what, way) = WAYS[usize::try_from(seed % ways).unwrap_or(0)];
     way(&mut Attacker { conn, rows, old, dice: fastrand::Rng::with_seed(seed) })?;
@@ -112,7 +112,7 @@ impl Attacker {
     }
 
     fn put_back(&self) -> Result<(), CannotRun> {
-        replace(&self.conn, &self.rows)
+        replace_journal(&self.conn, &self.rows)
     }
 
     // --- plain ---
@@ -240,9 +240,9 @@ impl Attacker {
 
     /// Replaces the journal by a consistent one, with or without removing the checkpoints that contradict it.
     fn put_anew(&mut self, entries: &JournalEntries) -> Result<(), CannotRun> {
-        let rows = made(entries);
+        let rows = journal_of(entries);
         let first = rows.iter().zip(&self.rows).position(|(new, old)| new != old).unwrap_or(rows.len());
-        replace(&self.conn, &rows)?;
+        replace_journal(&self.conn, &rows)?;
         if self.dice.bool() {
             self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(first)])?;
         }
@@ -314,7 +314,7 @@ impl Attacker {
         let public = signer.public().to_string();
         changed(self.conn.execute("UPDATE meta SET value = ?1 WHERE key = 'public_key'", [public])?)?;
         self.conn.execute("DELETE FROM checkpoint", [])?;
-        for row in read(&self.conn)?.iter().rev().step_by(4) {
+        for row in read_journal(&self.conn)?.iter().rev().step_by(4) {
             let line = signer.sign(&Checkpoint { row: row.number, chain: row.hash(), ..self.old });
             self.conn.execute("INSERT INTO checkpoint VALUES (?1, ?2)", (row.number.cast_signed(), line))?;
         }
@@ -377,7 +377,7 @@ impl Attacker {
         let (phase, removed) = (RetentionPhase::History, removed as u64);
         let gone = JournalEntry::Retained { phase, upto: 0, removed, before: at - kept, at, tenant: Some(tenant) };
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
-        append(&self.conn, &next(&head, &[JournalEntry::Agreed { tenant, own, at }, gone]))
+        append_row(&self.conn, &next_row(&head, &[JournalEntry::Agreed { tenant, own, at }, gone]))
     }
 
     /// The times `before` and `at` of a false retention entry: either in the future, or with a retention that was too
@@ -391,7 +391,7 @@ impl Attacker {
 
     fn announce(&mut self, entry: JournalEntry) -> Result<(), CannotRun> {
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
-        append(&self.conn, &next(&head, &[entry]))
+        append_row(&self.conn, &next_row(&head, &[entry]))
     }
 
     /// Removes from the tables the deliveries of entries that were removed, unless a remaining entry names them too.
@@ -428,7 +428,7 @@ fn changed(rows: usize) -> Result<(), CannotRun> {
 }
 
 /// Opens the database without check constraints and without syncs.
-fn open(folder: &Path) -> Result<Connection, CannotRun> {
+fn open_unchecked(folder: &Path) -> Result<Connection, CannotRun> {
     let conn = Connection::open(folder.join(FILE))?;
     conn.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF;")?;
     Ok(conn)
@@ -438,7 +438,7 @@ fn open(folder: &Path) -> Result<Connection, CannotRun> {
 type JournalEntries = Vec<Vec<JournalEntry>>;
 
 /// Reads the whole journal.
-fn read(conn: &Connection) -> Result<Vec<JournalRow>, CannotRun> {
+fn read_journal(conn: &Connection) -> Result<Vec<JournalRow>, CannotRun> {
     let mut sql = conn.prepare("SELECT number, at_ms, packed, root, before FROM journal ORDER BY number")?;
     let rows = sql.query_map([], stored)?.collect::<Result<_, _>>()?;
     Ok(rows)
@@ -459,11 +459,11 @@ fn decode(rows: &[JournalRow]) -> Result<JournalEntries, CannotRun> {
 }
 
 /// Rows with these entries, and with consistent roots, hashes and links.
-fn made(entries: &JournalEntries) -> Vec<JournalRow> {
+fn journal_of(entries: &JournalEntries) -> Vec<JournalRow> {
     let mut head = Head::default();
     let mut rows = Vec::with_capacity(entries.len());
     for of_row in entries {
-        let row = next(&head, of_row);
+        let row = next_row(&head, of_row);
         head = Head::behind(&row);
         rows.push(row);
     }
@@ -471,21 +471,21 @@ fn made(entries: &JournalEntries) -> Vec<JournalRow> {
 }
 
 /// The row with these entries that follows `head`.
-fn next(head: &Head, entries: &[JournalEntry]) -> JournalRow {
+fn next_row(head: &Head, entries: &[JournalEntry]) -> JournalRow {
     let mut packed = Entries::default();
     entries.iter().for_each(|entry| packed.push(entry));
     head.next(&packed)
 }
 
 /// Replaces the journal in the file by this one.
-fn replace(conn: &Connection, rows: &[JournalRow]) -> Result<(), CannotRun> {
+fn replace_journal(conn: &Connection, rows: &[JournalRow]) -> Result<(), CannotRun> {
     conn.execute_batch("BEGIN; DELETE FROM journal;")?;
-    rows.iter().try_for_each(|row| append(conn, row))?;
+    rows.iter().try_for_each(|row| append_row(conn, row))?;
     conn.execute_batch("COMMIT")?;
     Ok(())
 }
 
-fn append(conn: &Connection, row: &JournalRow) -> Result<(), CannotRun> {
+fn append_row(conn: &Connection, row: &JournalRow) -> Result<(), CannotRun> {
     conn.execute(
         "INSERT INTO journal (number, at_ms, packed, root, before) VALUES (?1, ?2, ?3, ?4, ?5)",
         (row.number.cast_signed(), row.at.as_millis(), &*row.packed, row.root, row.before),

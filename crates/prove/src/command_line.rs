@@ -237,54 +237,39 @@ mod tests {
     use super::*;
 
     const SAMPLES: &[Proof] = &[
-        Proof {
-            name: "holds",
-            shows: "a bar that is met",
-            run: |_| Ok(vec![Figure::at_most("lost", 0.0, "messages", 0.0)]),
-        },
-        Proof {
-            name: "misses",
-            shows: "a bar that is not met",
-            run: |_| Ok(vec![Figure::at_least("share", 0.5, "of 1", 0.9)]),
-        },
-        Proof { name: "mute", shows: "nothing", run: |_| Ok(Vec::new()) },
-        Proof { name: "cannot", shows: "a missing tool", run: |_| Err(CannotRun("no \"tool\" here".to_owned())) },
+        Proof::new("holds", |_| Ok(vec![Figure::at_most("lost", 0.0, "messages", 0.0)])),
+        Proof::new("misses", |_| Ok(vec![Figure::at_least("share", 0.5, "of 1", 0.9)])),
+        Proof::new("mute", |_| Ok(Vec::new())),
+        Proof::new("cannot", |_| Err(CannotRun("no \"tool\" here".to_owned()))),
     ];
 
     fn parsed(line: &str) -> Result<Request, String> {
         parse(line.split_whitespace().map(str::to_owned), SAMPLES)
     }
 
-    fn check(line: &str, expected: Ending, printed: &str) {
-        let Ok(Request::Run { proof, options, .. }) = parsed(line) else {
-            panic!("`{line}` names a proof");
-        };
-        let findings = findings(&proof, &options);
-        assert_eq!((ending(&findings), json(&proof, &findings).as_str()), (expected, printed));
+    fn run(line: &str) -> (Proof, Options, Form) {
+        match parsed(line) {
+            Ok(Request::Run { proof, options, form }) => (proof, options, form),
+            _ => panic!("`{line}` is a complete command line"),
+        }
     }
 
+    /// A proof without figures does not pass.
     #[test]
     fn exit_codes_differ_for_met_missed_and_not_run() {
-        check(
-            "holds",
-            Ending::Ok,
-            r#"{"proof":"holds","ok":true,"figures":[{"name":"lost","value":0,"unit":"messages","at_most":0,"ok":true}]}"#,
-        );
-        check(
-            "misses",
-            Ending::FellShort,
-            r#"{"proof":"misses","ok":false,"figures":[{"name":"share","value":0.5,"unit":"of 1","at_least":0.9,"ok":false}]}"#,
-        );
-        check("cannot", Ending::CouldNotRun, r#"{"proof":"cannot","ok":false,"cannot_run":"no \"tool\" here"}"#);
-    }
-
-    #[test]
-    fn proof_without_figures_does_not_pass() {
-        check(
-            "mute",
-            Ending::CouldNotRun,
-            r#"{"proof":"mute","ok":false,"cannot_run":"the proof returned no figure"}"#,
-        );
+        let met = r#""figures":[{"name":"lost","value":0,"unit":"messages","at_most":0,"ok":true}]"#;
+        let missed = r#""figures":[{"name":"share","value":0.5,"unit":"of 1","at_least":0.9,"ok":false}]"#;
+        for (name, expected, ok, result) in [
+            ("holds", Ending::Ok, true, met),
+            ("misses", Ending::FellShort, false, missed),
+            ("cannot", Ending::CouldNotRun, false, r#""cannot_run":"no \"tool\" here""#),
+            ("mute", Ending::CouldNotRun, false, r#""cannot_run":"the proof returned no figure""#),
+        ] {
+            let (proof, options, _) = run(name);
+            let findings = findings(&proof, &options);
+            let printed = format!(r#"{{"proof":"{name}","ok":{ok},{result}}}"#);
+            assert_eq!((ending(&findings), json(&proof, &findings)), (expected, printed));
+        }
     }
 
     #[test]
@@ -296,18 +281,10 @@ mod tests {
 
     #[test]
     fn options_are_accepted_before_and_after_the_name() {
-        let Ok(Request::Run { proof, options, form }) = parsed("--quick holds --seeds 20 --first 7 --json") else {
-            panic!("that is a complete command line");
-        };
+        let (proof, options, form) = run("--quick holds --seeds 20 --first 7 --json");
         assert_eq!((proof.name, options.quick, options.seeds, options.first), ("holds", true, Some(20), Some(7)));
         assert_eq!(form, Form::Json);
-    }
-
-    #[test]
-    fn comparison_takes_pairs_and_bar_from_the_command_line() {
-        let Ok(Request::Run { options, .. }) = parsed("holds --against build --pairs 15 --at-most 1.1") else {
-            panic!("that is a complete command line");
-        };
+        let (_, options, _) = run("holds --against build --pairs 15 --at-most 1.1");
         assert_eq!(options.against.as_deref(), Some(Path::new("build")));
         assert_eq!((options.pairs, options.at_most), (Some(15), Some(1.1)));
     }

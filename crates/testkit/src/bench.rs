@@ -11,10 +11,8 @@
 pub mod against;
 mod certificate;
 mod client;
-mod comparison;
 mod figures;
 pub mod part;
-mod process;
 pub mod proof;
 mod receiver;
 mod requests;
@@ -22,14 +20,13 @@ mod scenario;
 mod server;
 mod svg;
 mod tables;
-mod tally;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::fixtures::synced::SyncedFile;
+use crate::fixtures::SyncedFile;
 use crate::prove::{CannotRun, Context};
 use figures::{BenchFigures, ScenarioRounds};
 pub use scenario::BenchScenario;

@@ -52,7 +52,7 @@ pub fn child(role: &str, args: &[&str]) -> ExitCode {
         ("backlog-node", [_]) => store_backlog::accept_until_killed(folder),
         ("streams", [_]) => store_backlog::streams::measure(folder),
         ("twins", [_, keys, seed, with]) => idempotency::twins::run(folder, keys, seed, with),
-        ("core-speed", task) => core_speed::task::run(task),
+        ("core-speed", [task]) => core_speed::task::run(task),
         ("search-sealed", folders) => sealed::attacker::search(folders),
         ("move-sealed", [_]) => sealed::attacker::move_values(folder),
         ("unwrap", [_]) => rotation::attacker::run(folder),

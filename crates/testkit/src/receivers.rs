@@ -24,6 +24,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+pub use counter::{Counter, Manners};
+pub use recorder::{Behaviour, RecordedRequest, Recorder};
+
 /// An answer, and how long it takes.
 #[derive(Debug)]
 pub struct TimedResponse {

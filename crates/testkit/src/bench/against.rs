@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::comparison::{CpuPair, Quartiles, overall};
 use super::scenario::BenchScenario;
 use super::server::{MeasuredServer, RoundLoad};
 use super::{BenchSettings, FOLLOWED_WITHIN, check_exact, tables, warm_up};
@@ -115,12 +114,6 @@ impl ScenarioComparison {
     }
 }
 
-impl AsRef<[CpuPair]> for ScenarioComparison {
-    fn as_ref(&self) -> &[CpuPair] {
-        &self.pairs
-    }
-}
-
 impl ComparisonReport {
     /// The comparison as a table for a terminal.
     pub fn table(&self) -> String {
@@ -142,8 +135,71 @@ impl ComparisonReport {
     }
 }
 
+/// The CPU time of a delivery in two builds that were measured one after the other, in µs. Only the ratio counts, so that
+/// a slowdown of the machine that is longer than a pair affects both.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct CpuPair {
+    /// In the older build.
+    #[serde(rename = "before_cpu_us")]
+    pub(super) before_us: f64,
+    /// In the build under test.
+    #[serde(rename = "now_cpu_us")]
+    pub(super) now_us: f64,
+}
+
+impl CpuPair {
+    /// New by old; above 1 if a delivery costs more now.
+    pub(super) fn ratio(self) -> f64 {
+        self.now_us / self.before_us
+    }
+}
+
+/// The quartiles of a list of values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Quartiles {
+    #[serde(rename = "lower_quartile")]
+    pub(super) lower: f64,
+    pub(super) median: f64,
+    #[serde(rename = "upper_quartile")]
+    pub(super) upper: f64,
+}
+
+impl Quartiles {
+    /// Computes the quartiles, interpolating between neighbours. They are NaN for an empty list, or if a value is NaN.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        if values.iter().any(|value| value.is_nan()) {
+            values.clear();
+        }
+        let at = |quarter| quantile(&values, quarter);
+        Self { lower: at(1), median: at(2), upper: at(3) }
+    }
+}
+
+fn quantile(sorted: &[f64], quarter: usize) -> f64 {
+    let quarters = sorted.len().saturating_sub(1) * quarter;
+    match (sorted.get(quarters / 4), sorted.get(quarters.div_ceil(4))) {
+        (Some(low), Some(high)) => low + (high - low) * [0.0, 0.25, 0.5, 0.75][quarters % 4],
+        _ => f64::NAN,
+    }
+}
+
+/// The ratio over all scenarios: for each pair the geometric mean, so that no scenario weighs more because its
+/// deliveries cost more. Scenarios have their pairs in the order in which they were measured; pairs that one of them
+/// lacks are left out.
+pub(super) fn overall(scenarios: &[ScenarioComparison]) -> Quartiles {
+    let pairs = scenarios.iter().map(|one| one.pairs.len()).min().unwrap_or_default();
+    let count = scenarios.len() as f64;
+    let mean = |pair: usize| {
+        let logarithms = scenarios.iter().filter_map(|one| one.pairs.get(pair)).map(|pair| pair.ratio().ln());
+        (logarithms.sum::<f64>() / count).exp()
+    };
+    Quartiles::of((0..pairs).map(mean))
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -159,5 +215,45 @@ server CPU for each delivery, now and in old/posthaste
   overall                    1.100           1.050           1.150
 ";
         assert_eq!(report.table(), expected);
+    }
+
+    /// A scenario that was measured `pairs` times with this ratio.
+    pub(in super::super) fn measured(scenario: BenchScenario, ratio: f64, pairs: usize) -> ScenarioComparison {
+        let mut one = ScenarioComparison::new(scenario);
+        (0..pairs).for_each(|_| one.add(CpuPair { before_us: 40.0, now_us: 40.0 * ratio }));
+        one
+    }
+
+    #[test]
+    fn quartiles_are_interpolated_between_neighbours_and_nan_without_values() {
+        let of = |values: &[f64]| {
+            let Quartiles { lower, median, upper } = Quartiles::of(values.iter().copied());
+            [lower, median, upper]
+        };
+        assert_eq!(of(&[9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0]), [3.0, 5.0, 7.0]);
+        assert_eq!((of(&[1.0, 2.0]), of(&[3.0])), ([1.25, 1.5, 1.75], [3.0; 3]));
+        assert!(of(&[])[1].is_nan() && of(&[1.0, f64::NAN, 1.0])[1].is_nan());
+    }
+
+    #[test]
+    fn median_ignores_a_single_disturbed_pair() {
+        let mut single = measured(BenchScenario::Single, 1.0, 8);
+        single.add(CpuPair { before_us: 40.0, now_us: 120.0 });
+        assert_eq!(single.ratio.median, 1.0);
+    }
+
+    #[test]
+    fn overall_ratio_weighs_scenarios_the_same_and_leaves_out_pairs_that_one_lacks() {
+        for (scenarios, expected) in [
+            (vec![(2.0, 9), (0.5, 9)], 1.0),
+            (vec![(1.05, 9), (1.05, 9), (1.05, 9)], 1.05),
+            (vec![(1.2, 9), (1.2, 3)], 1.2),
+        ] {
+            let all = scenarios.iter().map(|(ratio, pairs)| measured(BenchScenario::Single, *ratio, *pairs));
+            let median = overall(&all.collect::<Vec<_>>()).median;
+            assert!((median - expected).abs() < 1e-9, "{median} of {scenarios:?}");
+        }
+        let lacks_all = [measured(BenchScenario::Single, 1.0, 9), ScenarioComparison::new(BenchScenario::Batch)];
+        assert!(overall(&lacks_all).median.is_nan() && overall(&[]).median.is_nan());
     }
 }

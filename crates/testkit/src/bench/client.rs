@@ -22,9 +22,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::certificate;
 use super::part::ClientLoad;
+use super::receiver::ArrivalCount;
 use super::requests::{Post, wall_us};
-use super::tally::ArrivalCount;
-use crate::fixtures::caller::ApiConnection;
+use crate::fixtures::ApiConnection;
 use crate::prove::{CannotRun, Context};
 
 /// The time between two reads of the receiver's count.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::comparison::Quartiles;
+use super::against::Quartiles;
 use super::part::ClientResult;
+use super::receiver::ArrivalTimes;
 use super::scenario::BenchScenario;
 use super::server::{MeasuredRound, MeasuredServer, ServerUsage};
-use super::tally::ArrivalTimes;
-use crate::fixtures::synced::SyncedFile;
+use crate::fixtures::SyncedFile;
 use crate::prove::CannotRun;
 
 /// The figures of a scenario. A rate is the median over the rounds, a ratio of rates the median of the rounds' ratios,

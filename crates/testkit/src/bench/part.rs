@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::client::post_all;
 use super::receiver::{self, ReceiverSettings};
 use super::requests::{Messages, Webhooks};
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::part::end_with_input;
+use crate::fixtures::{Cpu, end_with_input};
 use crate::prove::CannotRun;
 
 /// A process of the bench.

@@ -9,18 +9,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::against::{ScenarioComparison, compare};
-use super::comparison::{CpuPair, Quartiles, overall};
+use super::against::{CpuPair, Quartiles, ScenarioComparison, compare, overall};
 use super::figures::BenchFigures;
 use super::{BARE_CPU_US_MAX, BenchReport, BenchScenario, BenchSettings, measure_all};
-use crate::fixtures::posthaste::binary;
+use crate::fixtures::{binary, block_on};
 use crate::proofs::idle;
+use crate::prove::command_line::PAIRS_MIN;
 use crate::prove::{CannotRun, Figure, Findings, Options, QUICK_SLACK};
 
-/// The least number of pairs whose median is worth judging.
-pub const PAIRS_MIN: u64 = 9;
-/// The most pairs; more would take hours.
-pub const PAIRS_MAX: u64 = 99;
 /// The default bar of a comparison: a smaller difference is noise, and occurs between two builds of the same source.
 const RATIO_MAX: f64 = 1.03;
 /// The pairs of the quick form and of the control, which only check that the comparison works.
@@ -55,7 +51,7 @@ pub fn run(options: &Options) -> Findings {
     let full = BenchSettings { program: binary()?, ..BenchSettings::DEFAULT };
     let short = vec![BenchScenario::Single, BenchScenario::Batch];
     let settings = if options.quick { BenchSettings { scenarios: short, rounds: 1, seconds: 4, ..full } } else { full };
-    let report = finish(measure_all(&settings))?;
+    let report = block_on(measure_all(&settings))?;
     let figures = judged(&report, options);
     let bare = figures.iter().find(|figure| figure.name == "bare_client_cpu");
     if !options.quick && bare.is_some_and(|bare| !bare.is_ok()) {
@@ -72,10 +68,6 @@ pub fn run(options: &Options) -> Findings {
     let compared =
         compared.into_iter().map(|figure| Figure { name: format!("against_itself_{}", figure.name), ..figure });
     Ok(figures.into_iter().chain([control]).chain(idle).chain(compared).collect())
-}
-
-fn finish<T>(measuring: impl Future<Output = Result<T, CannotRun>>) -> Result<T, CannotRun> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measuring)
 }
 
 fn judged(report: &BenchReport, options: &Options) -> Vec<Figure> {
@@ -138,7 +130,7 @@ fn quick_comparison() -> Result<BenchSettings, CannotRun> {
 
 fn compared(against: &Path, pairs: u64, settings: &BenchSettings) -> Result<Vec<ScenarioComparison>, CannotRun> {
     let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
-    Ok(finish(compare(settings, against, pairs))?.scenarios)
+    Ok(block_on(compare(settings, against, pairs))?.scenarios)
 }
 
 /// The control: compares with a server that wastes CPU. The roles are swapped, so that the wasteful server counts as
@@ -197,15 +189,11 @@ fn judged_ratios(scenarios: &[ScenarioComparison], pairs: u64, options: &Options
 
 #[cfg(test)]
 mod tests {
+    use super::super::against::tests::measured;
     use super::*;
 
     fn scenarios(ratio: f64, pairs: usize) -> Vec<ScenarioComparison> {
-        let measured = |scenario| {
-            let mut one = ScenarioComparison::new(scenario);
-            (0..pairs).for_each(|_| one.add(CpuPair { before_us: 40.0, now_us: 40.0 * ratio }));
-            one
-        };
-        [BenchScenario::Single, BenchScenario::FanOut].map(measured).to_vec()
+        [BenchScenario::Single, BenchScenario::FanOut].map(|scenario| measured(scenario, ratio, pairs)).to_vec()
     }
 
     /// The names of the figures that miss their bars.
@@ -215,44 +203,33 @@ mod tests {
     }
 
     #[test]
-    fn ratio_above_the_bar_falls_short() {
-        let options = Options::default();
-        assert_eq!(short(&scenarios(1.05, 9), &options), ["cpu_ratio"]);
-        assert!(short(&scenarios(1.02, 9), &options).is_empty());
-        assert!(short(&scenarios(0.9, 9), &options).is_empty());
-    }
-
-    #[test]
-    fn bar_of_the_command_line_replaces_the_default() {
+    fn comparison_falls_short_above_its_bar_and_with_fewer_pairs_than_requested() {
         let at_most = |at_most| Options { at_most: Some(at_most), ..Options::default() };
-        assert!(short(&scenarios(1.05, 9), &at_most(1.06)).is_empty());
-        assert_eq!(short(&scenarios(0.97, 9), &at_most(0.95)), ["cpu_ratio"]);
+        // In the quick form the bar is three times as wide.
+        let quick = || Options { quick: true, ..Options::default() };
+        let cases: [(f64, usize, Options, &[&str]); 8] = [
+            (1.05, 9, Options::default(), &["cpu_ratio"]),
+            (1.02, 9, Options::default(), &[]),
+            (0.9, 9, Options::default(), &[]),
+            (1.05, 9, at_most(1.06), &[]),
+            (0.97, 9, at_most(0.95), &["cpu_ratio"]),
+            (2.0, 9, quick(), &[]),
+            (3.2, 9, quick(), &["cpu_ratio"]),
+            (1.0, 8, Options::default(), &["pairs"]),
+        ];
+        for (ratio, pairs, options, expected) in cases {
+            assert_eq!(short(&scenarios(ratio, pairs), &options), expected, "{ratio} in {pairs} pairs, {options:?}");
+        }
     }
 
     #[test]
-    fn quick_form_has_a_bar_three_times_as_wide() {
-        let quick = Options { quick: true, ..Options::default() };
-        assert!(short(&scenarios(2.0, 9), &quick).is_empty());
-        assert_eq!(short(&scenarios(3.2, 9), &quick), ["cpu_ratio"]);
-    }
-
-    #[test]
-    fn fewer_pairs_than_requested_fall_short() {
-        assert_eq!(short(&scenarios(1.0, 8), &Options::default()), ["pairs"]);
-    }
-
-    #[test]
-    fn pair_without_a_figure_falls_short() {
-        let mut scenarios = scenarios(1.0, 9);
-        scenarios[0].pairs[4] = CpuPair { before_us: f64::NAN, now_us: f64::NAN };
-        let short = short(&scenarios, &Options::default());
-        assert!(short.contains(&"cpu_ratio".to_owned()) && short.contains(&"single_cpu_ratio".to_owned()), "{short:?}");
-    }
-
-    #[test]
-    fn comparison_without_scenarios_falls_short() {
-        let short = short(&[], &Options::default());
-        assert!(short.contains(&"pairs".to_owned()) && short.contains(&"cpu_ratio".to_owned()), "{short:?}");
+    fn comparison_without_a_figure_or_without_scenarios_falls_short() {
+        let mut nan = scenarios(1.0, 9);
+        nan[0].pairs[4] = CpuPair { before_us: f64::NAN, now_us: f64::NAN };
+        for (scenarios, missed) in [(nan, ["cpu_ratio", "single_cpu_ratio"]), (Vec::new(), ["pairs", "cpu_ratio"])] {
+            let short = short(&scenarios, &Options::default());
+            assert!(missed.iter().all(|name| short.iter().any(|one| one == name)), "{missed:?} in {short:?}");
+        }
     }
 
     #[test]

@@ -11,13 +11,10 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::part::{BenchPart, ClientLoad, ClientResult, MessageLead};
-use super::process::{ListeningProcess, ProcessMemory};
-use super::receiver::ReceiverSettings;
+use super::receiver::{ArrivalCount, ArrivalTimes, ReceiverSettings};
 use super::scenario::ScenarioShape;
-use super::tally::{ArrivalCount, ArrivalTimes};
 use super::{BenchSettings, certificate};
-use crate::fixtures::caller::{ApiAnswer, call};
-use crate::fixtures::cpu::Cpu;
+use crate::fixtures::{ApiAnswer, ChildProcess, Cpu, address_in, call, rss};
 use crate::prove::{CannotRun, Context};
 
 /// A delivery that has not arrived this long after the last accept counts as lost. A retry comes within a second.
@@ -225,8 +222,7 @@ impl MeasuredServer {
         let scheme = if self.shape.tls { "https" } else { "http" };
         let url = format!("{scheme}://{}/{path}", self.receiver.address);
         let body = format!("{{\"url\":\"{url}\",\"max_in_flight\":256}}");
-        let made = self.post(self.server.address, "/v1/endpoints", &body).await?;
-        Ok(made.text("id").context("the server's answer has no id")?.to_owned())
+        self.post(self.server.address, "/v1/endpoints", &body).await?.id()
     }
 
     async fn post(&self, address: SocketAddr, path: &str, body: &str) -> Result<ApiAnswer, CannotRun> {
@@ -247,4 +243,53 @@ fn run(part: &BenchPart, program: &Path) -> Result<ClientResult, CannotRun> {
         return Err(CannotRun(format!("the {name} ended with {}", ended.status)));
     }
     serde_json::from_str(&printed).context(format!("the {name} printed {printed:?}"))
+}
+
+/// A child process that listens. It ends when this is dropped, or when this process ends, which closes its input.
+#[derive(Debug)]
+pub(super) struct ListeningProcess {
+    part: ChildProcess,
+    pub(super) address: SocketAddr,
+}
+
+/// The resident memory of a process, in MiB.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessMemory {
+    pub(super) now_mib: f64,
+    pub(super) peak_mib: f64,
+}
+
+impl ListeningProcess {
+    /// Starts a `posthaste`, which is this program or another build of it, and waits until it prints its address.
+    pub(super) fn start(name: &str, command: &mut Command) -> Result<Self, CannotRun> {
+        let mut part = ChildProcess::spawn(command).context(name)?;
+        let line = part.line().context(format!("cannot read the output of the {name}"))?;
+        let address = address_in(&line).context(format!("the {name} printed {line:?} instead of its address"))?;
+        Ok(Self { part, address })
+    }
+
+    /// Sends an empty line to the process, and returns the line that it prints in reply.
+    pub(super) fn ask(&mut self) -> Result<String, CannotRun> {
+        self.part.tell("").context("a process of the bench has ended")?;
+        self.part.line()
+    }
+
+    /// The CPU time of each of its threads.
+    pub(super) fn cpu(&self) -> Result<Cpu, CannotRun> {
+        Cpu::for_process(self.part.id())
+    }
+
+    /// The number of bytes that it has written to disk.
+    pub(super) fn written_bytes(&self) -> Result<u64, CannotRun> {
+        let path = format!("/proc/{}/io", self.part.id());
+        let io = std::fs::read_to_string(path).context("cannot read what a process has written")?;
+        let field = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        field.and_then(|bytes| bytes.parse().ok()).context("/proc does not have the bytes that a process has written")
+    }
+
+    pub(super) fn memory(&self) -> Result<ProcessMemory, CannotRun> {
+        let mib = |kib: u64| kib as f64 / 1_024.0;
+        let pid = self.part.id();
+        Ok(ProcessMemory { now_mib: mib(rss::of(pid)?), peak_mib: mib(rss::peak_of(pid)?) })
+    }
 }

@@ -7,25 +7,21 @@
 mod cases;
 pub(crate) mod routes;
 
-use std::io;
 use std::path::Path;
 
 use hyper::Method;
 
-use crate::fixtures::caller::ApiAnswer;
-use crate::fixtures::posthaste::{self, Launch};
-use crate::prove::{Figure, Findings, Options, count};
+use crate::fixtures::{ApiAnswer, Launch, binary, block_on};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use cases::{ApiCase, CASES};
 use routes::{ApiWorld, DocumentedRoute};
 
 /// Runs the proof. It takes seconds, so there is no shorter form.
 pub fn run(_: &Options) -> Findings {
-    let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(prove(&binary))?)
+    block_on(prove(&binary()?))
 }
 
-async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
+async fn prove(binary: &Path) -> Findings {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
     let mut world = ApiWorld::begin(server.address).await?;
@@ -66,7 +62,7 @@ struct Trial {
 }
 
 impl Trial {
-    async fn good(&mut self, world: &mut ApiWorld, route: &DocumentedRoute, case: &ApiCase) -> io::Result<()> {
+    async fn good(&mut self, world: &mut ApiWorld, route: &DocumentedRoute, case: &ApiCase) -> Result<(), CannotRun> {
         let path = world.path(&route.path);
         let answer = world.line.call_as(method(route)?, &path, &[], route.declared(), world.filled(case.body)).await?;
         self.good += 1;
@@ -76,7 +72,7 @@ impl Trial {
     }
 
     /// Tries the requests that every route must refuse.
-    async fn bad(&mut self, world: &mut ApiWorld, route: &DocumentedRoute) -> io::Result<()> {
+    async fn bad(&mut self, world: &mut ApiWorld, route: &DocumentedRoute) -> Result<(), CannotRun> {
         for bad in refused(route, &world.path(&route.path))? {
             let Bad { what, method, path, head, declared, body, status, code } = bad;
             let answer = world.line.call_as(method, &path, head, declared, body).await?;
@@ -94,7 +90,7 @@ impl Trial {
     }
 
     /// The control: counts 1 if the checks accept a `404` as what it is, and not as a success or as another problem.
-    async fn control(&self, world: &mut ApiWorld) -> io::Result<usize> {
+    async fn control(&self, world: &mut ApiWorld) -> Result<usize, CannotRun> {
         let answer = world.line.call(Method::GET, "/v1/messages/no-such-id", &[], "").await?;
         let caught = !is_good(&answer, 200) && !is_problem(&answer, 404, "another_code");
         Ok(usize::from(caught && is_problem(&answer, 404, "not_found")))
@@ -114,10 +110,10 @@ struct Bad {
 }
 
 /// The bad requests that apply to a route; `path` is a valid path of it.
-fn refused(route: &DocumentedRoute, path: &str) -> io::Result<Vec<Bad>> {
+fn refused(route: &DocumentedRoute, path: &str) -> Result<Vec<Bad>, CannotRun> {
     let usual = |what, status, code| {
         let (path, declared) = (path.to_owned(), route.declared());
-        Ok::<_, io::Error>(Bad { what, method: method(route)?, path, head: &[], declared, body: "", status, code })
+        Ok::<_, CannotRun>(Bad { what, method: method(route)?, path, head: &[], declared, body: "", status, code })
     };
     let mut all = vec![Bad { method: Method::TRACE, ..usual("method", 405, "method_not_allowed")? }];
     if route.is_guarded {
@@ -143,8 +139,8 @@ fn refused(route: &DocumentedRoute, path: &str) -> io::Result<Vec<Bad>> {
     Ok(all)
 }
 
-fn method(route: &DocumentedRoute) -> io::Result<Method> {
-    route.method.parse().map_err(io::Error::other)
+fn method(route: &DocumentedRoute) -> Result<Method, CannotRun> {
+    Ok(route.method.parse()?)
 }
 
 fn is_good(answer: &ApiAnswer, status: u16) -> bool {

@@ -9,7 +9,6 @@
 //! checkpoint, must each miss at least one attack.
 
 pub(super) mod attacker;
-mod chain;
 mod world;
 
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ use posthaste_store::audit::{AuditReport, Finding};
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
-use crate::fixtures::part;
+use crate::fixtures::{block_on, part};
 use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use world::AuditWorld;
 
@@ -34,23 +33,22 @@ const DAYS: &[u64] = &[1, 8, 29, 31, 32, 45, 200, 399, 400, 401, 500, 800];
 pub fn run(options: &Options) -> Findings {
     let tampers = if options.quick { QUICK } else { FULL };
     let first = options.first.unwrap_or(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let world = runtime.block_on(AuditWorld::make())?;
+    let world = block_on(AuditWorld::make())?;
     let mut tally = Tally::default();
-    tally.untouched(&audit(world.folder(), &world.trust(world.ended()))?, "as it was made");
+    tally.untouched(&audit(world.folder.path(), &world.trust(world.ended()))?, "as it was made");
     for seed in first..first + tampers {
         tally.tampered(&world, seed)?;
     }
     for day in DAYS {
         for own in [Vec::new(), world::own_retention()] {
             let tenants = own.len();
-            for (report, when) in runtime.block_on(retained(&world, *day, RetentionOverrides::all(own)))? {
+            for (report, when) in block_on(retained(&world, *day, RetentionOverrides::all(own)))? {
                 let how = format!("after retention on day {day}, by times of {tenants} tenants' own, {when}");
                 tally.untouched(&report, &how);
             }
         }
     }
-    for (report, when) in runtime.block_on(during_erasures(&world))? {
+    for (report, when) in block_on(during_erasures(&world))? {
         tally.untouched(&report, &format!("during an erasure, {when}"));
     }
     eprintln!("{} audits of untouched copies; seen, by what was done: {:#?}", tally.untouched, tally.seen);

@@ -10,7 +10,6 @@
 //! If valgrind is missing, the figures that need it are left out with a message; with `CI=true` the proof cannot be run
 //! then. The load is in `owner.rs`.
 
-mod heap;
 mod owner;
 mod rows;
 pub(super) mod task;
@@ -43,11 +42,10 @@ const CONTROL_DELIVERIES: u64 = 512;
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { Size::QUICK } else { Size::FULL };
-    let bench = Bench;
     let counts_too = valgrind_answers()?;
-    let speed = Speed::measure(&bench, size)?;
-    let memory = Memory::measure(&bench)?;
-    let counts = if counts_too { Some(Counts::measure(&bench, size, &speed)?) } else { None };
+    let speed = Speed::measure(size)?;
+    let memory = Memory::measure()?;
+    let counts = if counts_too { Some(Counts::measure(size, &speed)?) } else { None };
 
     let mut figures = vec![Figure::at_least("lanes_served", speed.lanes_served, "lanes", LANES as f64)];
     let mut controls = vec![Figure::at_most("boxes beyond the bar", memory.control, "bytes", LANE_BYTES_BAR)];
@@ -94,18 +92,18 @@ struct Speed {
 }
 
 impl Speed {
-    fn measure(bench: &Bench, size: Size) -> Result<Self, CannotRun> {
+    fn measure(size: Size) -> Result<Self, CannotRun> {
         let (mut front, mut heap) = (Vec::new(), Vec::new());
         let mut lanes_served = LANES;
         for _ in 0..RUNS {
-            let timed = bench.timed(SpeedTask::Front, size.timed)?;
-            lanes_served = lanes_served.min(timed.lanes_served);
-            front.push(timed.micros);
-            heap.push(bench.timed(SpeedTask::Heap, size.timed)?.micros);
+            let of_front = timed(SpeedTask::Front, size.timed)?;
+            lanes_served = lanes_served.min(of_front.lanes_served);
+            front.push(of_front.micros);
+            heap.push(timed(SpeedTask::Heap, size.timed)?.micros);
         }
         let front_micros = median("admit, next, settle, recorded", &mut front);
         median("a plain heap of due times", &mut heap);
-        let behind = bench.timed(SpeedTask::Behind, size.timed)?;
+        let behind = timed(SpeedTask::Behind, size.timed)?;
         lanes_served = lanes_served.min(behind.lanes_served);
         eprintln!(
             "cpu: with a million behind {:.3} µs a delivery, {} of {LANES} lanes served",
@@ -131,19 +129,19 @@ struct Counts {
 }
 
 impl Counts {
-    fn measure(bench: &Bench, size: Size, speed: &Speed) -> Result<Self, CannotRun> {
-        let front = bench.counted(SpeedTask::Front, size.counted)?;
-        let heap = bench.counted(SpeedTask::Heap, size.counted)?;
+    fn measure(size: Size, speed: &Speed) -> Result<Self, CannotRun> {
+        let front = counted(SpeedTask::Front, size.counted)?;
+        let heap = counted(SpeedTask::Heap, size.counted)?;
         eprintln!("instructions: {front:.0} a delivery, {heap:.0} with a plain heap of due times");
         let behind = if speed.behind_over_front > HOPELESS {
             eprintln!("instructions: not counted with a million behind, because the CPU time is far above the bar");
             front * speed.behind_over_front
         } else {
-            let behind = bench.counted(SpeedTask::Behind, size.counted)?;
+            let behind = counted(SpeedTask::Behind, size.counted)?;
             eprintln!("instructions: {behind:.0} a delivery with a million behind");
             behind
         };
-        Ok(Self { front, behind, scan: bench.counted(SpeedTask::Scan, CONTROL_DELIVERIES)? })
+        Ok(Self { front, behind, scan: counted(SpeedTask::Scan, CONTROL_DELIVERIES)? })
     }
 }
 
@@ -157,51 +155,54 @@ struct Memory {
 impl Memory {
     /// Measures all kinds of windows. The share of a delivery is the larger of a ready and a waiting one; the share of
     /// a lane is the difference between deliveries in lanes of their own and the same deliveries in one lane.
-    fn measure(bench: &Bench) -> Result<Self, CannotRun> {
-        let ready = bench.bytes(WindowContent::ReadyInOneLane)?;
-        let waiting = bench.bytes(WindowContent::WaitingInOneLane)?;
-        let ready_lane = bench.bytes(WindowContent::ReadyInOwnLanes)? - ready;
-        let waiting_lane = bench.bytes(WindowContent::WaitingInOwnLanes)? - waiting;
+    fn measure() -> Result<Self, CannotRun> {
+        let ready = bytes(WindowContent::ReadyInOneLane)?;
+        let waiting = bytes(WindowContent::WaitingInOneLane)?;
+        let ready_lane = bytes(WindowContent::ReadyInOwnLanes)? - ready;
+        let waiting_lane = bytes(WindowContent::WaitingInOwnLanes)? - waiting;
         eprintln!("memory: a delivery that is ready {ready:.0} bytes, one that waits for its due time {waiting:.0}");
         eprintln!("memory: a lane with a ready one {ready_lane:.0} bytes more, with a waiting one {waiting_lane:.0}");
-        let control = bench.bytes(WindowContent::Boxes)?;
+        let control = bytes(WindowContent::Boxes)?;
         Ok(Self { a_delivery: ready.max(waiting), a_lane: ready_lane.max(waiting_lane), control })
     }
 }
 
-/// Starts the measured processes.
-struct Bench;
+/// The command that runs a task in a process of its own.
+fn command(task: &Task) -> Result<Command, CannotRun> {
+    let mut command = part::command("core-speed")?;
+    command.arg(serde_json::to_string(task)?);
+    Ok(command)
+}
 
-impl Bench {
-    fn timed(&self, load: SpeedTask, deliveries: u64) -> Result<Timed, CannotRun> {
-        let task = Task::Time { load, warm_up: WARM_UP, deliveries };
-        let line = output_of(part::command("core-speed")?.args(task.args()))?.out;
-        Timed::read(&line).context(format!("{task:?} printed {line:?} and not its time"))
-    }
+fn timed(load: SpeedTask, deliveries: u64) -> Result<Timed, CannotRun> {
+    let task = Task::Time { load, warm_up: WARM_UP, deliveries };
+    let line = output_of(&mut command(&task)?)?.out;
+    serde_json::from_str(&line).context(format!("{task:?} printed {line:?} and not its time"))
+}
 
-    fn bytes(&self, kept: WindowContent) -> Result<f64, CannotRun> {
-        let task = Task::Keep { kept };
-        let line = output_of(part::command("core-speed")?.args(task.args()))?.out;
-        line.trim().parse().map_err(|_| CannotRun(format!("{task:?} printed {line:?} and not a number of bytes")))
-    }
+fn bytes(kept: WindowContent) -> Result<f64, CannotRun> {
+    let task = Task::Keep { kept };
+    let line = output_of(&mut command(&task)?)?.out;
+    line.trim().parse().map_err(|_| CannotRun(format!("{task:?} printed {line:?} and not a number of bytes")))
+}
 
-    /// Instructions per delivery: the difference to a run that ends after the warm-up.
-    fn counted(&self, load: SpeedTask, deliveries: u64) -> Result<f64, CannotRun> {
-        let count = |deliveries| self.instructions(&Task::Work { load, warm_up: WARM_UP_COUNTED, deliveries });
-        let (with, without) = thread::scope(|scope| {
-            let without = scope.spawn(|| count(0));
-            (count(deliveries), without.join().expect("a failed count is a result, not a panic"))
-        });
-        Ok((with? - without?) / deliveries as f64)
-    }
+/// Instructions per delivery: the difference to a run that ends after the warm-up.
+fn counted(load: SpeedTask, deliveries: u64) -> Result<f64, CannotRun> {
+    let count = |deliveries| instructions(&Task::Work { load, warm_up: WARM_UP_COUNTED, deliveries });
+    let (with, without) = thread::scope(|scope| {
+        let without = scope.spawn(|| count(0));
+        (count(deliveries), without.join().expect("a failed count is a result, not a panic"))
+    });
+    Ok((with? - without?) / deliveries as f64)
+}
 
-    fn instructions(&self, task: &Task) -> Result<f64, CannotRun> {
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
-        valgrind.arg(std::env::current_exe()?).args([part::CHILD, "core-speed"]).args(task.args());
-        let report = output_of(&mut valgrind)?.err;
-        instructions_in(&report).context(format!("valgrind counted no instructions: {report}"))
-    }
+fn instructions(task: &Task) -> Result<f64, CannotRun> {
+    let measured = command(task)?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+    valgrind.arg(measured.get_program()).args(measured.get_args());
+    let report = output_of(&mut valgrind)?.err;
+    instructions_in(&report).context(format!("valgrind counted no instructions: {report}"))
 }
 
 /// The output of a process that succeeded.

@@ -12,7 +12,7 @@ pub mod digger;
 mod world;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use posthaste_engine::clock::{Clock, SystemClock};
@@ -20,6 +20,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Archive, Outbox};
 
+use crate::fixtures::{copied, runtime};
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use digger::dig;
@@ -27,13 +28,14 @@ use world::{ErasedBefore, ErasureWorld, People};
 
 const FULL: usize = 100;
 const QUICK: usize = 12;
+/// The files of a data folder that have no data: the reserve and the lock.
+const NO_DATA: &[&str] = &["reserve", "lock"];
 /// People to erase in the control.
 const FEW: usize = 6;
 
 pub fn run(options: &Options) -> Findings {
     let people = if options.quick { QUICK } else { FULL };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let mut figures = Box::pin(erased(people)).await?;
         figures.push(Box::pin(control()).await?);
         Ok(figures)
@@ -45,7 +47,7 @@ async fn erased(count: usize) -> Findings {
     let data = home.path().join("data");
     let people = People::new(count);
     let filled = ErasureWorld::fill(&data, people, false).await?;
-    let older = copied(&data, &home.path().join("older"))?;
+    let older = copied(&data, &home.path().join("older"), NO_DATA)?;
     let ErasedBefore { values: recorded, quoted } = filled.record(&data)?;
     let canaries = filled.people.canaries();
     let (before, _) = dig("search-erased", &[&data], &recorded)?;
@@ -54,7 +56,8 @@ async fn erased(count: usize) -> Findings {
     let (left_running, _) = dig("search-erased", &[&running], &recorded)?;
     let (left, searched) = dig("search-erased", &[&data], &recorded)?;
     let (in_clear, _) = dig("search-erased", &[&data, &running], &canaries)?;
-    let (found, opened) = dig("open-erased", &[&copied(&data, &home.path().join("opened"))?], &canaries)?;
+    let copy = copied(&data, &home.path().join("opened"), NO_DATA)?;
+    let (found, opened) = dig("open-erased", &[&copy], &canaries)?;
     let findings = verify(&data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?.report.found;
     let list = fs::read_to_string(data.join("erasures"))?;
     let (readable, missing) = apply_again(&older, &list, &gone.people).await?;
@@ -110,16 +113,4 @@ async fn apply_again(older: &Path, list: &str, people: &People) -> Result<(u64, 
     }
     store.close().await;
     Ok((readable, missing))
-}
-
-/// Copies the files of a folder as they are now, without the reserve and the lock.
-fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
-    fs::create_dir_all(to)?;
-    for file in fs::read_dir(from)? {
-        let file = file?;
-        if file.file_name() != "reserve" && file.file_name() != "lock" {
-            fs::copy(file.path(), to.join(file.file_name()))?;
-        }
-    }
-    Ok(to.to_owned())
 }

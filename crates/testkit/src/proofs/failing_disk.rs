@@ -4,22 +4,19 @@
 //! again by itself once there is room. Failing: the process exits with the reason, and the next start finds everything
 //! that was acknowledged. The binary is unchanged; the faults are injected below it (`shim.c`).
 
-mod shim;
-
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::fixtures::ledger::ProducerLoad;
-use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::served::{ServerUnderLoad, folder, runtime};
+use crate::fixtures::{Launch, ProducerLoad, ServerUnderLoad, binary, folder, runtime};
 use crate::prove::{CannotRun, Figure, Findings, Options, count};
-use crate::receivers::counter::Manners;
-use shim::{Shim, ShimmedDisk};
+use crate::receivers::Manners;
 
 const PRODUCERS: usize = 16;
 /// Attempts under way at once. Including those that wait for the commit of their outcome, twice as many are in flight.
@@ -41,7 +38,7 @@ const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
 pub fn run(options: &Options) -> Findings {
-    let binary = posthaste::binary()?;
+    let binary = binary()?;
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
     runtime()?.block_on(async {
         let mut figures = full(&binary, rounds, options).await?;
@@ -77,29 +74,29 @@ impl World {
     }
 
     /// Waits for `PROMISES` more acknowledgements.
-    async fn promises_more(&self) -> io::Result<()> {
+    async fn promises_more(&self) -> Result<(), CannotRun> {
         self.served.promises(self.served.ledger().count() + PROMISES).await
     }
 
     /// Keeps the disk full until the server has refused enough, then makes room. Returns how soon the server accepts
     /// messages again, and how many acknowledged messages did not arrive meanwhile.
-    async fn is_without_room(&self, disk: ShimmedDisk) -> io::Result<(Duration, usize)> {
+    async fn is_without_room(&self, disk: ShimmedDisk) -> Result<(Duration, usize), CannotRun> {
         let ledger = self.served.ledger();
         self.shim.is(disk)?;
         let before = ledger.refusals().by_server;
         if !ledger.waits_for(PATIENCE, |_, refusals| refusals.by_server >= before + REFUSALS).await {
-            return Err(io::Error::other("the server refuses no producer although the disk is full"));
+            return Err(CannotRun("the server refuses no producer although the disk is full".to_owned()));
         }
         let promised = ledger.promised();
         // Without any room no outcome is recorded, so the slots stay taken and not everything can arrive.
         let missing = match disk {
             ShimmedDisk::Crowded => 0,
-            _ => self.served.counter().waits_for_all(&promised, STANDS_STILL).await,
+            _ => self.served.counter.waits_for_all(&promised, STANDS_STILL).await,
         };
         self.shim.is(ShimmedDisk::Well)?;
         let cleared = Instant::now();
         if !ledger.waits_for(PATIENCE, |count, _| count > promised.len()).await {
-            return Err(io::Error::other("the server does not resume although the disk has room"));
+            return Err(CannotRun("the server does not resume although the disk has room".to_owned()));
         }
         Ok((cleared.elapsed(), missing))
     }
@@ -118,7 +115,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
             world.promises_more().await?;
         }
     }
-    let exits = usize::from(world.served.server().ended()?.is_some());
+    let exits = usize::from(world.served.server.ended()?.is_some());
     let World { served, shim, .. } = world;
     let ended = served.ends().await;
     let (refusals, seens) = (ended.ledger.refusals(), ended.counter.seens());
@@ -171,4 +168,75 @@ async fn fails(binary: &Path, name: &str, fault: ShimmedDisk, rounds: usize) -> 
         Figure::at_most(&figure("duplicates"), count(seens.duplicates()), "arrivals", count(rounds * 2 * SLOTS)),
         Figure::at_most(&figure("other_answers"), count(ended.surprises), "answers", 0.0),
     ])
+}
+
+/// The offsets of the fields in the shared file; `struct orders` in `shim.c`.
+const MODE_AT: u64 = 0;
+const FREE_AT: u64 = 8;
+const REFUSED_AT: u64 = 16;
+const ORDERS_BYTES: usize = 24;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShimmedDisk {
+    /// Without faults.
+    Well,
+    /// Full; bytes that the server frees can be used again.
+    Full,
+    /// Full; bytes that the server frees cannot be used again, as if another process took them.
+    Crowded,
+    /// Every write fails.
+    WritesFail,
+    SyncsFail,
+}
+
+/// A library that is preloaded into the server to inject faults, and the shared file that controls it meanwhile.
+#[derive(Debug)]
+struct Shim {
+    library: PathBuf,
+    orders: PathBuf,
+    file: File,
+}
+
+impl Shim {
+    /// Compiles the library into this folder.
+    fn make(folder: &Path) -> Result<Self, CannotRun> {
+        let [source, library, orders] = ["shim.c", "shim.so", "orders"].map(|name| folder.join(name));
+        fs::write(&source, include_str!("failing_disk/shim.c"))?;
+        let compiled =
+            Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl").status();
+        match compiled {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(CannotRun(format!("cc cannot compile the failing disk: {status}"))),
+            Err(error) => return Err(CannotRun(format!("a C compiler is needed for the failing disk: {error}"))),
+        }
+        fs::write(&orders, [0; ORDERS_BYTES])?;
+        let file = OpenOptions::new().read(true).write(true).open(&orders)?;
+        Ok(Self { library, orders, file })
+    }
+
+    /// Preloads the library into a server.
+    fn below(&self, launch: Launch) -> Launch {
+        let data = launch.data();
+        launch.with("LD_PRELOAD", &self.library).with("DISK_ORDERS", &self.orders).with("DISK_FOLDER", data)
+    }
+
+    /// Sets the state of the disk, with effect at once.
+    fn is(&self, disk: ShimmedDisk) -> io::Result<()> {
+        let (mode, free): (i64, i64) = match disk {
+            ShimmedDisk::Well => (0, 0),
+            ShimmedDisk::Full => (1, 0),
+            ShimmedDisk::Crowded => (1, i64::MIN / 2),
+            ShimmedDisk::WritesFail => (2, 0),
+            ShimmedDisk::SyncsFail => (3, 0),
+        };
+        self.file.write_all_at(&free.to_ne_bytes(), FREE_AT)?;
+        self.file.write_all_at(&mode.to_ne_bytes(), MODE_AT)
+    }
+
+    /// How many calls have failed so far.
+    fn refused(&self) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, REFUSED_AT)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
 }

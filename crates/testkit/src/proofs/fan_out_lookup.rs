@@ -8,24 +8,25 @@
 //!
 //! The negative control is a server whose database lacks both indexes: every message must miss the bar of rows.
 
-mod crowd;
-
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{AuditStamp, Directory, Endpoint, EndpointPut, Outbox};
+use rusqlite::Connection;
 use tokio::time::Instant;
 
-use crate::fixtures::posthaste;
-use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::{runtime, seeded_folder};
-use crate::fixtures::statistics::quantile;
-use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::fixtures::{
+    ApiConnection, CROWD, Launch, Of, Posthaste, SeedShape, SeededTarget, THEN, binary, lock, quantile, runtime,
+    seeded_folder,
+};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
-use crowd::{Address, Crowd};
+use crate::{MASTER_KEY, master_key};
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 1_000_000;
@@ -44,12 +45,12 @@ const TIMES_MAX: f64 = 2.0;
 const ROWS_MAX: f64 = 10.0;
 
 pub fn run(options: &Options) -> Findings {
-    let binary = posthaste::binary()?;
+    let binary = binary()?;
     let (many, messages) = if options.quick { (MANY_QUICK, MESSAGES_QUICK) } else { (MANY, MESSAGES) };
     let folders = [FEW, many, MANY_QUICK].map(|lanes| seeded_folder(SeedShape { rows: 0, lanes, of: Of::Endpoints }));
     let [few_folder, many_folder, control_folder] = folders;
     let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
-    crowd::drop_indexes(control_folder.path())?;
+    drop_indexes(control_folder.path())?;
     runtime()?.block_on(async {
         let receiver = LaneReceiver::listen(LaneLog::default()).await?;
         let few = start(&binary, few_folder.path(), FEW, messages, &receiver).await?;
@@ -78,7 +79,7 @@ async fn start(
     receiver: &LaneReceiver,
 ) -> Result<Crowd, CannotRun> {
     let crowd = SeedShape { rows: 0, lanes, of: Of::Endpoints };
-    crowd::start(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
+    start_redirected(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
 }
 
 /// Posts to both servers in turn. Only messages after the warm-up are measured.
@@ -108,68 +109,59 @@ type LaneReceiver = HttpReceiver<LaneLog>;
 #[derive(Debug, Default)]
 struct LaneLog(Mutex<VecDeque<(u64, Instant)>>);
 
-impl LaneLog {
-    fn next(&self) -> Option<(u64, Instant)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
 impl Responder for LaneLog {
     fn answer(&self, request: Request<Bytes>) -> TimedResponse {
         let at = Instant::now();
         let Some(lane) = request.uri().path().strip_prefix("/hook/").and_then(|lane| lane.parse().ok()) else {
             return StatusCode::BAD_REQUEST.into();
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((lane, at));
+        lock(&self.0).push_back((lane, at));
         StatusCode::OK.into()
     }
 }
 
-/// The measurements of one server.
+/// One server and its measurements.
 struct Measured {
     name: &'static str,
     crowd: Crowd,
+    seen: Arrivals,
+    rows_before: u64,
+    rows: u64,
+}
+
+/// What was measured of the messages to one server.
+#[derive(Default)]
+struct Arrivals {
     accept_ms: Vec<f64>,
     arrival_ms: Vec<f64>,
     /// Answers that reported one delivery.
     single: usize,
     /// Messages that arrived at another endpoint than the one they named, or not at all.
     astray: usize,
-    rows_before: u64,
-    rows: u64,
 }
 
 impl Measured {
     fn new(name: &'static str, crowd: Crowd) -> Self {
-        Self {
-            name,
-            crowd,
-            accept_ms: Vec::new(),
-            arrival_ms: Vec::new(),
-            single: 0,
-            astray: 0,
-            rows_before: 0,
-            rows: 0,
-        }
+        Self { name, crowd, seen: Arrivals::default(), rows_before: 0, rows: 0 }
     }
 
     async fn begin(&mut self) -> Result<(), CannotRun> {
-        (self.accept_ms, self.arrival_ms, self.single, self.astray) = (Vec::new(), Vec::new(), 0, 0);
+        self.seen = Arrivals::default();
         self.rows_before = self.crowd.rows_read().await?;
         Ok(())
     }
 
     async fn end(&mut self) -> Result<(), CannotRun> {
         self.rows = self.crowd.rows_read().await? - self.rows_before;
-        self.accept_ms.sort_by(f64::total_cmp);
-        self.arrival_ms.sort_by(f64::total_cmp);
+        self.seen.accept_ms.sort_by(f64::total_cmp);
+        self.seen.arrival_ms.sort_by(f64::total_cmp);
         eprintln!(
             "{}: accept p50 {:.2} ms, p99 {:.2} ms; arrival p50 {:.2} ms, p99 {:.2} ms; {:.1} rows a message",
             self.name,
-            quantile(&self.accept_ms, 0.50),
-            quantile(&self.accept_ms, 0.99),
-            quantile(&self.arrival_ms, 0.50),
-            quantile(&self.arrival_ms, 0.99),
+            quantile(&self.seen.accept_ms, 0.50),
+            quantile(&self.seen.accept_ms, 0.99),
+            quantile(&self.seen.arrival_ms, 0.50),
+            quantile(&self.seen.arrival_ms, 0.99),
             self.rows_each()
         );
         Ok(())
@@ -181,34 +173,32 @@ impl Measured {
         let address = if number.is_multiple_of(2) { Address::Subject } else { Address::Tag };
         let begun = Instant::now();
         let deliveries = self.crowd.post(to, address).await?;
-        self.accept_ms.push(ms(begun.elapsed()));
-        self.single += usize::from(deliveries == Some(1));
-        match receiver.waits_for(PATIENCE, LaneLog::next).await {
+        self.seen.accept_ms.push(ms(begun.elapsed()));
+        self.seen.single += usize::from(deliveries == Some(1));
+        match receiver.waits_for(PATIENCE, |log| lock(&log.0).pop_front()).await {
             Some((lane, at)) => {
-                self.arrival_ms.push(ms(at.saturating_duration_since(begun)));
-                self.astray += usize::from(lane != to.0);
+                self.seen.arrival_ms.push(ms(at.saturating_duration_since(begun)));
+                self.seen.astray += usize::from(lane != to.0);
             }
-            None => self.astray += 1,
+            None => self.seen.astray += 1,
         }
         Ok(())
     }
 
     fn rows_each(&self) -> f64 {
-        self.rows as f64 / self.accept_ms.len().max(1) as f64
+        self.rows as f64 / self.seen.accept_ms.len().max(1) as f64
     }
 
     /// The figures of this server, compared with one with few endpoints.
     fn figures(&self, few: &Self, options: &Options) -> Vec<Figure> {
-        let posted = count(self.accept_ms.len() + few.accept_ms.len()).max(1.0);
-        let single = 100.0 * count(self.single + few.single) / posted;
+        let posted = count(self.seen.accept_ms.len() + few.seen.accept_ms.len()).max(1.0);
+        let single = 100.0 * count(self.seen.single + few.seen.single) / posted;
         let times = |of: fn(&Self) -> &[f64]| quantile(of(self), 0.99) / quantile(of(few), 0.99);
-        let accept =
-            Figure::at_most("accept_p99", times(|measured| &measured.accept_ms), "times that of few", TIMES_MAX);
-        let arrival =
-            Figure::at_most("arrival_p99", times(|measured| &measured.arrival_ms), "times that of few", TIMES_MAX);
+        let accept = Figure::at_most("accept_p99", times(|one| &one.seen.accept_ms), "times that of few", TIMES_MAX);
+        let arrival = Figure::at_most("arrival_p99", times(|one| &one.seen.arrival_ms), "times that of few", TIMES_MAX);
         vec![
             Figure::at_least("answered_with_one_delivery", single, "%", 100.0),
-            Figure::at_most("astray", count(self.astray + few.astray), "messages", 0.0),
+            Figure::at_most("astray", count(self.seen.astray + few.seen.astray), "messages", 0.0),
             accept.by_the_clock(options),
             arrival.by_the_clock(options),
             Figure::at_most("rows_read", self.rows_each().max(few.rows_each()), "rows/message", ROWS_MAX),
@@ -229,4 +219,113 @@ async fn added_in_place(crowd: &mut Crowd) -> Result<Figure, CannotRun> {
 
 fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1_000.0
+}
+
+const TENANT: [(&str, &str); 1] = [("posthaste-tenant", CROWD)];
+/// The metric that counts rows read for recipients.
+const ROWS_READ: &str = "posthaste_recipient_rows_read_total";
+
+/// How a message names its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    Subject,
+    Tag,
+}
+
+/// Drops the indexes of subjects and tags.
+fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
+    let conn = Connection::open(folder.join("data").join("posthaste.db"));
+    let dropped = conn.and_then(|conn| {
+        conn.execute_batch(
+            "DROP INDEX endpoint_subject;
+             CREATE TABLE unindexed AS SELECT tag, endpoint FROM endpoint_tag;
+             DROP TABLE endpoint_tag;
+             ALTER TABLE unindexed RENAME TO endpoint_tag;",
+        )
+    });
+    dropped.context("the indexes cannot be dropped")
+}
+
+/// Changes the URL of some endpoints to this one, and starts the server.
+async fn start_redirected(
+    binary: &Path,
+    folder: &Path,
+    shape: SeedShape,
+    sampled: u64,
+    url: &str,
+) -> Result<Crowd, CannotRun> {
+    let launch = Launch::new(binary, folder).with("POSTHASTE_MASTER_KEY", MASTER_KEY);
+    let apart = usize::try_from(shape.lanes / sampled.clamp(1, shape.lanes)).unwrap_or(1);
+    let sample: Vec<SeededTarget> = shape.targets().step_by(apart).map(SeededTarget).collect();
+    let store = Sqlite::open_folder(&launch.data(), master_key())?;
+    let session = store.open(THEN).await?.session;
+    let redirect = sample.iter().map(|to| {
+        let endpoint = Endpoint { target: to.target(format!("{url}/{}", to.0)), version: 1, ..to.addressed() };
+        store.put_endpoint(session, endpoint, None, AuditStamp::at(THEN))
+    });
+    for put in futures_util::future::join_all(redirect).await {
+        if put? != EndpointPut::Done {
+            return Err(CannotRun("an endpoint could not be changed".to_owned()));
+        }
+    }
+    store.close().await;
+    let server = launch.start()?;
+    let line = ApiConnection::open(server.address).await?;
+    Ok(Crowd { line, sample, _server: server })
+}
+
+/// A server whose tenant has many endpoints, some of which get messages, and a producer's connection to it.
+struct Crowd {
+    line: ApiConnection,
+    /// The endpoints that get messages, spread evenly over all.
+    sample: Vec<SeededTarget>,
+    /// The server's process; it is stopped when this is dropped.
+    _server: Posthaste,
+}
+
+impl Crowd {
+    /// The endpoint for the message with this number.
+    fn sampled(&self, number: usize) -> SeededTarget {
+        self.sample[number % self.sample.len()]
+    }
+
+    /// Posts a message for one endpoint. Returns the number of deliveries in the answer.
+    async fn post(&mut self, to: SeededTarget, address: Address) -> Result<Option<u64>, CannotRun> {
+        let (kind, name) = match address {
+            Address::Subject => ("subjects", to.subject()),
+            Address::Tag => ("tags", to.tag()),
+        };
+        let body = format!(
+            "{{\"event_type\":\"crowd.hello\",\"to\":{{\"{kind}\":[\"{name}\"]}},\"payload\":{{\"lane\":{}}}}}",
+            to.0
+        );
+        let answer = self.line.call(Method::POST, "/v1/messages", &TENANT, body).await?.expect(StatusCode::ACCEPTED)?;
+        Ok(number_behind(&answer.body, "\"deliveries\":"))
+    }
+
+    /// Posts a message for all subscribers of an event type that no endpoint subscribes to.
+    async fn post_to_all(&mut self) -> Result<(), CannotRun> {
+        let body = "{\"event_type\":\"other.event\",\"payload\":{}}";
+        self.line.call(Method::POST, "/v1/messages", &TENANT, body).await?.expect(StatusCode::ACCEPTED).map(drop)
+    }
+
+    /// Adds an endpoint that subscribes to an event type that is never sent.
+    async fn add_endpoint(&mut self) -> Result<(), CannotRun> {
+        let body = "{\"url\":\"http://127.0.0.1/\",\"event_types\":[\"crowd.other\"]}";
+        self.line.call(Method::POST, "/v1/endpoints", &TENANT, body).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    /// The server's metric of rows read to find recipients.
+    async fn rows_read(&mut self) -> Result<u64, CannotRun> {
+        let metrics = self.line.call(Method::GET, "/metrics", &[], "").await?.expect(StatusCode::OK)?;
+        let read = number_behind(&metrics.body, &format!("\n{ROWS_READ} "));
+        read.context(format!("{ROWS_READ} is missing"))
+    }
+}
+
+/// The number after some text.
+fn number_behind(text: &str, before: &str) -> Option<u64> {
+    let (_, behind) = text.split_once(before)?;
+    let digits: String = behind.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
 }

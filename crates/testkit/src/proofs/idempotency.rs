@@ -10,16 +10,15 @@ pub(super) mod twins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::Path;
-use std::process::ChildStdout;
 
 use posthaste_core::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
-use crate::fixtures::part::ChildProcess;
+use crate::fixtures::{ChildProcess, block_on};
 use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use twins::TwinAnswer;
 
@@ -115,52 +114,44 @@ fn lives(size: Size, seed: u64, with: &str) -> Result<(PromiseLedger, BTreeMap<u
     for life in 0..size.kills {
         // A random point in the first part of the calls: each key has five twins and one other request, on average.
         let upto = dice.u64(1..size.keys * 5 * (life + 1) / size.kills);
-        let mut process = Process::start(&data, size.keys, dice.u64(..), with)?;
-        ledger.kills += usize::from(process.kill_after(upto, &mut ledger)?);
+        let process = start(&data, size.keys, dice.u64(..), with)?;
+        ledger.kills += usize::from(kill_after(process, upto, &mut ledger)?);
     }
-    Process::start(&data, size.keys, dice.u64(..), with)?.finish(&mut ledger)?;
+    finish(start(&data, size.keys, dice.u64(..), with)?, &mut ledger)?;
     let found = messages(&data)?;
     Ok((ledger, found))
 }
 
-struct Process {
-    part: ChildProcess,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<ChildProcess, CannotRun> {
+    let (keys, seed) = (keys.to_string(), seed.to_string());
+    let args: [&OsStr; 4] = [data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
+    ChildProcess::start("twins", args)
 }
 
-impl Process {
-    fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<Self, CannotRun> {
-        let (keys, seed) = (keys.to_string(), seed.to_string());
-        let args: [&OsStr; 4] = [data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
-        let mut part = ChildProcess::start("twins", args)?;
-        Ok(Self { lines: part.says()?.lines(), part })
+/// Kills the process after this many answers. Returns `false` if it had ended before.
+fn kill_after(mut process: ChildProcess, answers: u64, ledger: &mut PromiseLedger) -> Result<bool, CannotRun> {
+    let mut lines = process.says()?.lines();
+    for line in lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
+        ledger.note(&line?);
     }
+    let runs = process.runs()?;
+    process.kill()?;
+    // Answers that it had printed before it died count.
+    lines.map_while(Result::ok).for_each(|line| ledger.note(&line));
+    Ok(runs)
+}
 
-    /// Kills it after this many answers. Returns `false` if it had ended before.
-    fn kill_after(&mut self, answers: u64, ledger: &mut PromiseLedger) -> Result<bool, CannotRun> {
-        for line in self.lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
-            ledger.note(&line?);
-        }
-        let runs = self.part.runs()?;
-        self.part.kill()?;
-        // Answers that it had printed before it died count.
-        self.lines.by_ref().map_while(Result::ok).for_each(|line| ledger.note(&line));
-        Ok(runs)
+fn finish(mut process: ChildProcess, ledger: &mut PromiseLedger) -> Result<(), CannotRun> {
+    for line in process.says()?.lines() {
+        ledger.note(&line?);
     }
-
-    fn finish(mut self, ledger: &mut PromiseLedger) -> Result<(), CannotRun> {
-        for line in self.lines.by_ref() {
-            ledger.note(&line?);
-        }
-        let ended = self.part.ends()?;
-        if ended.success() { Ok(()) } else { Err(CannotRun(format!("the other process ended with {ended}"))) }
-    }
+    let ended = process.ends()?;
+    if ended.success() { Ok(()) } else { Err(CannotRun(format!("the other process ended with {ended}"))) }
 }
 
 /// For each key the answers that name its messages in the store.
 fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    runtime.block_on(async {
+    block_on(async {
         let store = Sqlite::open_folder(data, crate::master_key())?;
         let before = store.open(SystemClock::new().now()).await?.session.writer;
         let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();

@@ -8,14 +8,9 @@ use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::MASTER_KEY;
-use crate::fixtures::caller::ApiConnection;
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::rss;
-use crate::fixtures::seeder::{self, Of, SeedShape};
-use crate::fixtures::served::{folder, runtime, seeded_folder};
+use crate::fixtures::{ApiConnection, Cpu, Launch, Of, SeedShape, binary, folder, rss, runtime, seeded_folder, seeder};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::receivers::counter::{Counter, Manners};
+use crate::receivers::{Counter, Manners};
 
 /// How long the work of a server's start may take.
 const SETTLES: Duration = Duration::from_secs(2);
@@ -52,7 +47,7 @@ pub async fn watch(pid: u32, lasts: Duration) -> Result<ServerCost, CannotRun> {
 }
 
 pub fn run(options: &Options) -> Findings {
-    let binary = posthaste::binary()?;
+    let binary = binary()?;
     let mut figures = runtime()?.block_on(with_nothing_to_do(&binary, options))?;
     if !options.quick {
         let folder = seeded_folder(PENDING)?;

@@ -7,19 +7,16 @@
 //! compared before and after.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 use posthaste_crypto::random;
 use serde_json::Value;
-use tokio::time::Instant;
 
-use crate::fixtures::caller::{ApiAnswer, ApiConnection};
-use crate::fixtures::posthaste::{self, Launch};
+use crate::fixtures::{ApiAnswer, ApiConnection, Launch, binary, block_on, wait};
 use crate::proofs::api::routes::{self, DocumentedRoute};
-use crate::prove::{Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 
 /// All scopes that a tenant's key can have.
 const SCOPES: &str = r#"{"scopes": ["send", "read", "manage", "replay", "secrets", "privacy"]}"#;
@@ -29,12 +26,10 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs the proof. It takes seconds, so there is no shorter form.
 pub fn run(_: &Options) -> Findings {
-    let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(prove(&binary))?)
+    block_on(prove(&binary()?))
 }
 
-async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
+async fn prove(binary: &Path) -> Findings {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
     let mut line = ApiConnection::open(server.address).await?;
@@ -55,10 +50,9 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     }
     let stays = after == before;
     // The control: the comparison must tell a tenant's own object from one that does not exist.
-    let own = Method::GET;
     let path = |id: &str| format!("/v1/endpoints/{id}");
-    let known = ours.call(&mut line, own.clone(), &path(&ours.ids["endpoints"]), "").await?;
-    let never = ours.call(&mut line, own, &path(&never("ep_", 26)), "").await?;
+    let known = ours.call(&mut line, Method::GET, &path(&ours.ids["endpoints"]), "").await?;
+    let never = ours.call(&mut line, Method::GET, &path(&never("ep_", 26)), "").await?;
     let caught = usize::from(difference(&known, &never).is_some());
     Ok(vec![
         Figure::at_least("routes", count(tally.routes), "routes", 12.0),
@@ -91,13 +85,13 @@ struct Tenant {
 }
 
 impl Tenant {
-    async fn make(line: &mut ApiConnection, uid: &str) -> io::Result<Self> {
+    async fn make(line: &mut ApiConnection, uid: &str) -> Result<Self, CannotRun> {
         let tenant = made(line, "/v1/tenants", &[], &format!(r#"{{"uid": "{uid}"}}"#)).await?;
         let keys = format!("/v1/tenants/{uid}/keys");
         let answer = line.call(Method::POST, &keys, &[], SCOPES).await?;
         let text = |name: &str| answer.text(name).map(str::to_owned);
         let (Some(key), Some(key_id)) = (text("key"), text("id")) else {
-            return Err(io::Error::other(format!("no key for a tenant: {}", answer.body)));
+            return Err(CannotRun(format!("no key for a tenant: {}", answer.body)));
         };
         let mut ours = Self { key, ids: BTreeMap::from([("tenants", tenant), ("keys", key_id)]) };
         let bearer = ours.bearer();
@@ -115,16 +109,10 @@ impl Tenant {
         let replay = made(line, "/v1/replays", head, r#"{"select": {}}"#).await?;
         // The replay changes by itself until it is done, which must be before the first comparison.
         let path = format!("/v1/replays/{replay}");
-        let until = Instant::now() + SETTLES_WITHIN;
-        while line.call(Method::GET, &path, head, "").await?.text("state") != Some("done") {
-            if Instant::now() > until {
-                return Err(io::Error::other("an empty replay is not done in time"));
-            }
-        }
+        let done = async || Ok(line.call(Method::GET, &path, head, "").await?.text("state") == Some("done"));
+        wait("the end of an empty replay", SETTLES_WITHIN, done).await?;
         ours.ids.insert("replays", replay);
-        let listed = line.call(Method::GET, "/v1/deliveries", head, "").await?;
-        let delivery = listed.text("id").ok_or_else(|| io::Error::other("a message has no delivery"))?;
-        ours.ids.insert("deliveries", delivery.to_owned());
+        ours.ids.insert("deliveries", line.call(Method::GET, "/v1/deliveries", head, "").await?.id()?);
         Ok(ours)
     }
 
@@ -132,12 +120,18 @@ impl Tenant {
         format!("Bearer {}", self.key)
     }
 
-    async fn call(&self, line: &mut ApiConnection, method: Method, path: &str, body: &str) -> io::Result<ApiAnswer> {
-        line.call(method, path, &[("authorization", &self.bearer())], body.to_owned()).await
+    async fn call(
+        &self,
+        line: &mut ApiConnection,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> Result<ApiAnswer, CannotRun> {
+        Ok(line.call(method, path, &[("authorization", &self.bearer())], body.to_owned()).await?)
     }
 
     /// All objects of this tenant, as the API shows them to it.
-    async fn looks(&self, line: &mut ApiConnection) -> io::Result<Vec<String>> {
+    async fn looks(&self, line: &mut ApiConnection) -> Result<Vec<String>, CannotRun> {
         let mut seen = Vec::new();
         for path in ["/v1/endpoints", "/v1/messages", "/v1/deliveries", "/v1/replays", "/v1/policies"] {
             seen.push(self.call(line, Method::GET, path, "").await?.body);
@@ -151,10 +145,8 @@ impl Tenant {
     }
 }
 
-async fn made(line: &mut ApiConnection, path: &str, head: &[(&str, &str)], body: &str) -> io::Result<String> {
-    let answer = line.call(Method::POST, path, head, body.to_owned()).await?;
-    let id = answer.text("id").map(str::to_owned);
-    id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
+async fn made(line: &mut ApiConnection, path: &str, head: &[(&str, &str)], body: &str) -> Result<String, CannotRun> {
+    line.call(Method::POST, path, head, body.to_owned()).await?.id()
 }
 
 /// Counts of the pairs of requests compared, and of their differences.
@@ -175,15 +167,11 @@ impl Tally {
         route: &DocumentedRoute,
         ours: &Tenant,
         theirs: &Tenant,
-    ) -> io::Result<()> {
+    ) -> Result<(), CannotRun> {
         self.routes += 1;
         let kind = route.path.split('/').nth(2).unwrap_or_default();
         // Breakers are named by the id of their endpoint.
-        let id = match kind {
-            "breakers" => theirs.ids.get("endpoints").map(String::as_str),
-            kind => theirs.ids.get(kind).map(String::as_str),
-        };
-        let Some(id) = id else {
+        let Some(id) = theirs.ids.get(if kind == "breakers" { "endpoints" } else { kind }) else {
             self.untried += 1;
             eprintln!("no object of another tenant for {route}");
             return Ok(());
@@ -191,7 +179,7 @@ impl Tally {
         if route.takes_put_names() {
             return Ok(());
         }
-        let method: Method = route.method.parse().map_err(io::Error::other)?;
+        let method: Method = route.method.parse()?;
         let with = |name: &str| routes::with_names(&route.path, name);
         let known = ours.call(line, method.clone(), &with(id), route.least()).await?;
         let never = ours.call(line, method, &with(&alike(id)), route.least()).await?;
@@ -213,9 +201,9 @@ impl Tally {
         body: &str,
         ours: &Tenant,
         theirs: &Tenant,
-    ) -> io::Result<()> {
+    ) -> Result<(), CannotRun> {
         let (method, path) = route.split_once(' ').unwrap_or_default();
-        let method: Method = method.parse().map_err(io::Error::other)?;
+        let method: Method = method.parse()?;
         let id = &theirs.ids[kind];
         let mut answers = Vec::new();
         for id in [id.clone(), alike(id)] {

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_core::scheduler::{Limits, Order};
@@ -27,8 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::seeder::{SeededTarget, put_endpoints, with_delivery};
+use crate::fixtures::{Loopback, SeededTarget, lock, put_endpoints, runtime, taken, with_delivery};
 use crate::proofs::store_kill9::record::{self, TokenRecord};
 use crate::prove::CannotRun;
 
@@ -82,8 +81,7 @@ pub(crate) async fn unreadable(store: &Sqlite, records: &[TokenRecord]) -> usize
 
 /// Runs the node in this folder.
 pub(crate) fn serve(folder: &Path) -> Result<(), CannotRun> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve_until_killed(folder))
+    runtime()?.block_on(serve_until_killed(folder))
 }
 
 async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
@@ -210,7 +208,7 @@ impl Producers {
         let accepted = if ledger == BARE { self.bare(token) } else { self.delivered(token) };
         let record = TokenRecord { token, id: accepted.message.id.raw() }.to_bytes();
         self.store.accept(self.session, vec![accepted]).await?;
-        Ok(self.ledgers[ledger].lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)?)
+        Ok(lock(&self.ledgers[ledger]).write_all(&record)?)
     }
 
     /// A message of a new tenant, with a subject.

@@ -3,17 +3,14 @@
 //! Producers record the messages that were answered with `202`, a receiver records arrivals, and the two are compared.
 //! A message may arrive twice only if it was in flight at a kill: sent, with its outcome not yet on disk.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixtures::ledger::ProducerLoad;
-use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::served::{ServerUnderLoad, folder, runtime};
+use crate::fixtures::{Launch, ProducerLoad, ServerUnderLoad, binary, folder, runtime};
 use crate::prove::{Figure, Findings, Options, count};
-use crate::receivers::counter::Manners;
+use crate::receivers::Manners;
 
 const PRODUCERS: usize = 32;
 /// Attempts under way at once.
@@ -40,10 +37,10 @@ const CYCLES_QUICK: u32 = 8;
 pub fn run(options: &Options) -> Findings {
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
     let dice = fastrand::Rng::with_seed(options.first.unwrap_or(9));
-    Ok(runtime()?.block_on(prove(&posthaste::binary()?, cycles, dice))?)
+    runtime()?.block_on(prove(&binary()?, cycles, dice))
 }
 
-async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Result<Vec<Figure>> {
+async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> Findings {
     let folder = folder()?;
     let launch = Launch::new(binary, folder.path()).with("POSTHASTE_SLOTS", SLOTS.to_string());
     // One message in twenty fails at first, so that there are deliveries that wait for a retry at a kill.
@@ -56,10 +53,10 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Resul
         moment(&mut dice, KILL_MICROS).await;
         served.kill().await?;
         if cycle % IN_THE_START == 2 {
-            let starting = served.launch().begin()?;
+            let mut starting = served.launch.begin()?;
             moment(&mut dice, START_MICROS).await;
             starting.kill()?;
-            served.counter().sender_ended(Instant::now()).await?;
+            served.counter.sender_ended(Instant::now()).await?;
         }
         served.start()?;
         if (cycle + 1) % 10 == 0 {

@@ -9,23 +9,21 @@
 //!
 //! The negative control is a sender that retries every message each second. It must miss the same bars.
 
-mod receiver;
-
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use bytes::Bytes;
+use hyper::{Method, Request, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::fixtures::caller::{ApiConnection, call};
-use crate::fixtures::posthaste::{self, Launch, Posthaste};
-use crate::prove::chart::{self, LoadChart, LoadSeries, svg};
+use crate::fixtures::{ApiConnection, Launch, Posthaste, binary, call, lock, runtime};
+use crate::prove::chart::{self, LoadChart, LoadSeries, Second, svg};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use receiver::{MortalReceiver, OutageLog};
+use crate::receivers::{HttpReceiver, Responder, TimedResponse, field};
 
 /// The pause of the negative control between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -97,10 +95,9 @@ impl Plan {
 }
 
 pub fn run(options: &Options) -> Findings {
-    let binary = posthaste::binary()?;
+    let binary = binary()?;
     let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         // At the same time: the control takes no longer than the proof, and little CPU time.
         let (figures, control) = tokio::join!(prove(&binary, &plan, options), control());
         let mut figures = figures?;
@@ -138,7 +135,7 @@ async fn deliver(to: SocketAddr) {
     }
 }
 
-async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<Figure>> {
+async fn prove(binary: &Path, plan: &Plan, options: &Options) -> Findings {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
     let receiver = MortalReceiver::listen(OutageLog::new()).await?;
@@ -170,28 +167,31 @@ async fn outage(plan: &Plan, receiver: &MortalReceiver, began: Instant) {
 
 /// Runs the outage, and resets the breaker where the plan says so. Returns the time of the receiver's return, counted
 /// from the beginning.
-async fn recover(plan: &Plan, receiver: &MortalReceiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+async fn recover(
+    plan: &Plan,
+    receiver: &MortalReceiver,
+    server: &Posthaste,
+    began: Instant,
+) -> Result<Duration, CannotRun> {
     outage(plan, receiver, began).await;
     let back = began.elapsed();
     if plan.back == Back::ByReset {
         let breakers = call(server.address, Method::GET, "/v1/breakers", "").await?.expect(StatusCode::OK)?;
-        let id = breakers.text("id").ok_or_else(|| io::Error::other("no breaker has opened"))?.to_owned();
-        let reset = format!("/v1/breakers/{id}/reset");
+        let reset = format!("/v1/breakers/{}/reset", breakers.id()?);
         call(server.address, Method::POST, &reset, "{}").await?.expect(StatusCode::OK)?;
     }
     Ok(back)
 }
 
 /// Sends messages at the plan's rate. Returns the ids of the accepted messages.
-async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<Vec<String>> {
+async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> Result<Vec<String>, CannotRun> {
     let mut line = ApiConnection::open(server.address).await?;
     let until = began + plan.length();
     let (mut next, mut ids) = (began, Vec::new());
     while next < until {
         tokio::time::sleep_until(next).await;
         let answer = line.call(Method::POST, "/v1/messages", &[], "{\"payload\":{}}").await?;
-        let answer = answer.expect(StatusCode::ACCEPTED)?;
-        ids.push(answer.text("id").ok_or_else(|| io::Error::other("an accept without an id"))?.to_owned());
+        ids.push(answer.expect(StatusCode::ACCEPTED)?.id()?);
         next += plan.pause();
     }
     Ok(ids)
@@ -218,7 +218,7 @@ fn figures(plan: &Plan, options: &Options, receiver: &OutageLog, sent: &[String]
     ]
 }
 
-fn draw(plan: &Plan, receiver: &OutageLog, back: Duration) -> io::Result<()> {
+fn draw(plan: &Plan, receiver: &OutageLog, back: Duration) -> Result<(), CannotRun> {
     let seconds = receiver.seconds();
     let length = plan.length().max(Duration::from_secs(seconds.len() as u64));
     let subtitle = format!("{} messages a second sent; the bar for a peak is twice that", plan.per_second);
@@ -236,4 +236,72 @@ fn draw(plan: &Plan, receiver: &OutageLog, back: Duration) -> io::Result<()> {
 fn target_folder() -> PathBuf {
     let here = std::env::current_exe().ok();
     here.and_then(|here| here.ancestors().nth(2).map(Path::to_owned)).unwrap_or_else(std::env::temp_dir)
+}
+
+type MortalReceiver = HttpReceiver<OutageLog>;
+
+/// A message that arrived.
+#[derive(Clone, Debug)]
+struct MortalArrival {
+    /// The request's `webhook-id`.
+    message: String,
+    at: Duration,
+}
+
+/// Accepts every request, and records when requests and refused connections came.
+#[derive(Debug)]
+struct OutageLog {
+    began: Instant,
+    arrived: Mutex<Vec<MortalArrival>>,
+    refused: Mutex<Vec<Duration>>,
+}
+
+impl OutageLog {
+    fn new() -> Self {
+        Self { began: Instant::now(), arrived: Mutex::default(), refused: Mutex::default() }
+    }
+
+    fn arrived(&self) -> Vec<MortalArrival> {
+        lock(&self.arrived).clone()
+    }
+
+    /// How many new connections were reset while the receiver was dead.
+    fn refused(&self) -> usize {
+        lock(&self.refused).len()
+    }
+
+    /// The requests and the connections that were reset, in each second.
+    fn seconds(&self) -> Vec<Second> {
+        let mut seconds: Vec<Second> = Vec::new();
+        let arrived = self.arrived().into_iter().map(|arrival| (arrival.at, 0));
+        for (at, failed) in arrived.chain(lock(&self.refused).iter().map(|at| (*at, 1))) {
+            let index = usize::try_from(at.as_secs()).unwrap_or(usize::MAX).min(3_600);
+            if seconds.len() <= index {
+                seconds.resize(index + 1, Second::default());
+            }
+            seconds[index].tries += 1;
+            seconds[index].failed += failed;
+        }
+        seconds
+    }
+
+    /// The most arrivals within one second, from this time on.
+    fn peak_after(&self, seconds: f64) -> f64 {
+        let times: Vec<f64> = lock(&self.arrived).iter().map(|arrival| arrival.at.as_secs_f64()).collect();
+        let after: Vec<f64> = times.into_iter().filter(|at| *at >= seconds).collect();
+        let within_a_second = |from: usize| after[from..].iter().take_while(|at| **at < after[from] + 1.0).count();
+        (0..after.len()).map(within_a_second).max().unwrap_or(0) as f64
+    }
+}
+
+impl Responder for OutageLog {
+    fn answer(&self, request: Request<Bytes>) -> TimedResponse {
+        let message = field(&request, "webhook-id").to_owned();
+        lock(&self.arrived).push(MortalArrival { message, at: self.began.elapsed() });
+        StatusCode::OK.into()
+    }
+
+    fn was_refused(&self) {
+        lock(&self.refused).push(self.began.elapsed());
+    }
 }

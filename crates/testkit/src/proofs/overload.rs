@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +13,11 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::fixtures::caller::ApiConnection;
-use crate::fixtures::ledger::{ProducerLoad, Producers, PromiseLedger};
-use crate::fixtures::posthaste::{self, Launch, Posthaste};
-use crate::fixtures::rss;
-use crate::fixtures::served::{folder, runtime};
+use crate::fixtures::{
+    ApiConnection, Launch, Posthaste, ProducerLoad, Producers, PromiseLedger, binary, folder, rss, runtime,
+};
 use crate::prove::{CannotRun, Figure, Findings, Options, count};
-use crate::receivers::counter::{Counter, Manners};
+use crate::receivers::{Counter, Manners};
 
 /// How long the overload lasts.
 const LASTS: Duration = Duration::from_secs(60);
@@ -52,7 +49,7 @@ const STANDS_STILL: Duration = Duration::from_secs(15);
 
 pub fn run(options: &Options) -> Findings {
     let lasts = if options.quick { LASTS_QUICK } else { LASTS };
-    runtime()?.block_on(prove(&posthaste::binary()?, lasts, options))
+    runtime()?.block_on(prove(&binary()?, lasts, options))
 }
 
 async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
@@ -114,7 +111,7 @@ fn crowds() -> [(&'static str, ProducerLoad); 3] {
 }
 
 /// Creates the tenants, each with an endpoint.
-async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'static str, String)>> {
+async fn prepare(server: &Posthaste, counter: &Counter) -> Result<Vec<(&'static str, String)>, CannotRun> {
     let mut line = ApiConnection::open(server.address).await?;
     let mut endpoints = Vec::new();
     let endpoint = format!("{{\"url\":\"{}\",\"max_in_flight\":{IN_FLIGHT}}}", counter.url());
@@ -124,15 +121,13 @@ async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'sta
         line.call(Method::POST, "/v1/tenants", &[], settings).await?.expect(StatusCode::CREATED)?;
         let head = [("posthaste-tenant", tenant)];
         let made = line.call(Method::POST, "/v1/endpoints", &head, endpoint.clone()).await?;
-        let made = made.expect(StatusCode::CREATED)?;
-        let id = made.text("id").ok_or_else(|| io::Error::other("an endpoint without an id"))?;
-        endpoints.push((tenant, id.to_owned()));
+        endpoints.push((tenant, made.expect(StatusCode::CREATED)?.id()?));
     }
     Ok(endpoints)
 }
 
 /// Allows the endpoints many attempts at once.
-async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> io::Result<()> {
+async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> Result<(), CannotRun> {
     let mut line = ApiConnection::open(server.address).await?;
     for (tenant, id) in endpoints {
         let (path, head) = (format!("/v1/endpoints/{id}"), [("posthaste-tenant", *tenant)]);

@@ -20,7 +20,7 @@ pub fn run(_: &Options) -> Findings {
     eprintln!("purity: built posthaste-core alone");
     let found = search_folder(&root.join("crates/core/src"), &words)?;
     found.iter().for_each(|line| eprintln!("purity: {line}"));
-    fs::remove_dir_all(scratch(&root)).map_err(|error| cannot(&scratch(&root), &error))?;
+    fs::remove_dir_all(scratch(&root)).context(scratch(&root).display())?;
 
     Ok(vec![
         Figure::at_most("dependencies", count(dependencies(&compile)), "crates", 0.0),
@@ -45,10 +45,9 @@ fn controls(root: &Path, words: &[String]) -> Result<(), CannotRun> {
         return Err(CannotRun("the search does not find a clock in its control".to_owned()));
     }
     let folder = scratch(root);
-    fs::create_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
+    fs::create_dir_all(&folder).context(folder.display())?;
     let probe = folder.join("probe.rs");
-    fs::write(&probe, "pub fn probe(place: *const u8) -> u8 { unsafe { *place } }\n")
-        .map_err(|error| cannot(&probe, &error))?;
+    fs::write(&probe, "pub fn probe(place: *const u8) -> u8 { unsafe { *place } }\n").context(probe.display())?;
     let refused = output(
         Command::new("rustc")
             .args(["--edition=2024", "--crate-type=lib", "--emit=metadata", UNSAFE_FORBIDDEN, "--out-dir"])
@@ -67,7 +66,7 @@ const UNSAFE_FORBIDDEN: &str = "--forbid=unsafe_code";
 fn compile_command(root: &Path) -> Result<String, CannotRun> {
     let target = scratch(root).join("build");
     if target.exists() {
-        fs::remove_dir_all(&target).map_err(|error| cannot(&target, &error))?;
+        fs::remove_dir_all(&target).context(target.display())?;
     }
     let built = output(
         Command::new("cargo")
@@ -95,7 +94,7 @@ fn forbids_unsafe(compile: &str) -> bool {
 
 fn words(root: &Path) -> Result<Vec<String>, CannotRun> {
     let path = root.join("xtask/core-must-not-know.txt");
-    let list = fs::read_to_string(&path).map_err(|error| cannot(&path, &error))?;
+    let list = fs::read_to_string(&path).context(path.display())?;
     Ok(list
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -105,12 +104,12 @@ fn words(root: &Path) -> Result<Vec<String>, CannotRun> {
 
 fn search_folder(folder: &Path, words: &[String]) -> Result<Vec<String>, CannotRun> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| cannot(folder, &error))? {
-        let path = entry.map_err(|error| cannot(folder, &error))?.path();
+    for entry in fs::read_dir(folder).context(folder.display())? {
+        let path = entry.context(folder.display())?.path();
         if path.is_dir() {
             found.extend(search_folder(&path, words)?);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path).map_err(|error| cannot(&path, &error))?;
+            let source = fs::read_to_string(&path).context(path.display())?;
             found.extend(search(&source, words).into_iter().map(|line| format!("{}:{line}", path.display())));
         }
     }
@@ -139,10 +138,6 @@ fn holds(code: &str, word: &str) -> bool {
 
 fn output(command: &mut Command) -> Result<Output, CannotRun> {
     command.output().context(format!("cannot start {}", command.get_program().display()))
-}
-
-fn cannot(path: &Path, error: &std::io::Error) -> CannotRun {
-    CannotRun(format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! to its owner (a new endpoint, a new key) are not searched; everything that another caller, an operator or a
 //! collector of logs and metrics reads is.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,9 +13,8 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Notify;
 
-use crate::fixtures::caller::{ApiAnswer, ApiConnection};
-use crate::fixtures::posthaste::{Launch, Posthaste, binary};
-use crate::prove::{Figure, Findings, Options, count};
+use crate::fixtures::{ApiAnswer, ApiConnection, Launch, Posthaste, binary, block_on};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// The least number of canaries: with fewer, the API has lost a field, or the proof does not fill it.
@@ -28,16 +26,13 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 pub fn run(options: &Options) -> Findings {
     let binary = binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Both log formats; the quick form of the proof checks the text format only.
     let formats: &[&str] = if options.quick { &["text"] } else { &["text", "json"] };
     let mut whole = Collected::default();
     let mut canaries = usize::MAX;
     for format in formats {
         let folder = tempfile::tempdir()?;
-        let (collected, planted) = runtime.block_on(play(&binary, folder.path(), format))?;
-        canaries = canaries.min(planted);
-        whole.add(&collected);
+        canaries = canaries.min(block_on(play(&binary, folder.path(), format, &mut whole))?);
     }
     Ok(whole.figures(canaries))
 }
@@ -55,16 +50,6 @@ struct Collected {
 }
 
 impl Collected {
-    fn add(&mut self, other: &Self) {
-        self.in_logs += other.in_logs;
-        self.in_metrics += other.in_metrics;
-        self.in_errors += other.in_errors;
-        self.in_listings += other.in_listings;
-        self.log_lines += other.log_lines;
-        self.answers += other.answers;
-        self.control += other.control;
-    }
-
     fn figures(&self, canaries: usize) -> Vec<Figure> {
         vec![
             Figure::at_least("canaries", count(canaries), "canaries", count(CANARIES_LEAST)),
@@ -116,7 +101,8 @@ impl Canaries {
     }
 }
 
-async fn play(binary: &Path, folder: &Path, format: &str) -> io::Result<(Collected, usize)> {
+/// Runs one server, adds what it leaks to `collected`, and returns the number of canaries.
+async fn play(binary: &Path, folder: &Path, format: &str, collected: &mut Collected) -> Result<usize, CannotRun> {
     let log = folder.join("log");
     let launch = Launch::new(binary, folder)
         .with("POSTHASTE_LOG", "trace")
@@ -126,20 +112,18 @@ async fn play(binary: &Path, folder: &Path, format: &str) -> io::Result<(Collect
     let mut world = World::new(&server).await?;
     world.plant().await?;
     world.refuse().await?;
-    let mut collected = world.look().await?;
+    world.look(collected).await?;
     let (canaries, _receiver) = (world.canaries, world.failing);
-    ended(server.stop()?.success())?;
+    if !server.stop()?.success() {
+        return Err(CannotRun("the server exited with an error".to_owned()));
+    }
     let log = std::fs::read_to_string(&log)?;
-    collected.in_logs = canaries.found_in(&log, "the log");
-    collected.log_lines = log.lines().count();
+    collected.in_logs += canaries.found_in(&log, "the log");
+    collected.log_lines += log.lines().count();
     let (field, canary) = &canaries.0[0];
     eprintln!("control: a leak of {field} is planted in the log and must be found");
-    collected.control = canaries.found_in(&format!("{log}\nleaked {canary}"), "the log, on purpose");
-    Ok((collected, canaries.0.len()))
-}
-
-fn ended(well: bool) -> io::Result<()> {
-    if well { Ok(()) } else { Err(io::Error::other("the server exited with an error")) }
+    collected.control += canaries.found_in(&format!("{log}\nleaked {canary}"), "the log, on purpose");
+    Ok(canaries.0.len())
 }
 
 /// A server, its callers, and the canaries planted through them.
@@ -155,7 +139,7 @@ struct World {
 }
 
 impl World {
-    async fn new(server: &Posthaste) -> io::Result<Self> {
+    async fn new(server: &Posthaste) -> Result<Self, CannotRun> {
         let line = ApiConnection::open(server.address).await?;
         let mut canaries = Canaries::default();
         // A receiver's answer is secret too: it may repeat the payload.
@@ -166,20 +150,20 @@ impl World {
     }
 
     /// Fills every secret field with a canary, and sends a message whose delivery fails.
-    async fn plant(&mut self) -> io::Result<()> {
+    async fn plant(&mut self) -> Result<(), CannotRun> {
         let uid = self.canaries.plant("a tenant's uid");
         self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid":"{uid}"}}"#))
             .await?
             .expect(StatusCode::CREATED)?;
         let operator = self.operate(Method::POST, "/v1/keys", "{}").await?.expect(StatusCode::CREATED)?;
-        let operator = operator.text("key").ok_or_else(|| io::Error::other("a key without a key"))?.to_owned();
+        let operator = operator.text("key").context("a key without a key")?.to_owned();
         self.canaries.0.push(("an operator key", operator.clone()));
         self.operator_key = operator;
         let description = self.canaries.plant("a key's description");
         let path = format!("/v1/tenants/{uid}/keys");
         let body = format!(r#"{{"description":"{description}"}}"#);
         let key = self.operate(Method::POST, &path, &body).await?.expect(StatusCode::CREATED)?;
-        let key = key.text("key").ok_or_else(|| io::Error::other("a key without a key"))?.to_owned();
+        let key = key.text("key").context("a key without a key")?.to_owned();
         self.canaries.0.push(("an API key", key.clone()));
         self.tenant_key = key;
         self.tenant = uid;
@@ -196,11 +180,11 @@ impl World {
             }
             self.errors.push(answer.body);
         }
-        Err(io::Error::other("no message was accepted"))
+        Err(CannotRun("no message was accepted".to_owned()))
     }
 
     /// Creates an endpoint with all fields set, except those that this version refuses.
-    async fn endpoint(&mut self) -> io::Result<String> {
+    async fn endpoint(&mut self) -> Result<String, CannotRun> {
         let (path, query) = (self.canaries.plant("a URL's path"), self.canaries.plant("a URL's query"));
         let url = format!("http://{}/{path}?token={query}", self.failing.address);
         let secret = self.canaries.plant("a signing secret");
@@ -210,22 +194,22 @@ impl World {
             ("signing", format!(r#"{{"secret":"{secret}"}}"#)),
             ("status_overrides", r#"{"5xx":"dead"}"#.to_owned()),
             ("max_in_flight", "1".to_owned()),
+            ("uid", format!("\"{}\"", self.canaries.plant("an endpoint's uid"))),
+            ("description", format!("\"{}\"", self.canaries.plant("an endpoint's description"))),
+            ("subject", format!("\"{}\"", self.canaries.plant("an endpoint's subject"))),
+            ("tags", format!("[\"{}\"]", self.canaries.plant("a tag"))),
+            ("headers", format!(r#"{{"x-token":"{}"}}"#, self.canaries.plant("a custom header"))),
         ];
-        fields.push(("uid", format!("\"{}\"", self.canaries.plant("an endpoint's uid"))));
-        fields.push(("description", format!("\"{}\"", self.canaries.plant("an endpoint's description"))));
-        fields.push(("subject", format!("\"{}\"", self.canaries.plant("an endpoint's subject"))));
-        fields.push(("tags", format!("[\"{}\"]", self.canaries.plant("a tag"))));
-        fields.push(("headers", format!(r#"{{"x-token":"{}"}}"#, self.canaries.plant("a custom header"))));
         loop {
             let body: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
             let answer = self.call(Method::POST, "/v1/endpoints", &[], &format!("{{{}}}", body.join(","))).await?;
             if answer.status == StatusCode::CREATED {
-                return answer.text("id").map(str::to_owned).ok_or_else(|| io::Error::other("no id"));
+                return answer.id();
             }
             let before = fields.len();
             fields.retain(|(name, _)| !answer.body.contains(&format!("\"pointer\":\"/{name}")));
             if fields.len() == before {
-                return Err(io::Error::other(format!("no endpoint was made: {}", answer.body)));
+                return Err(CannotRun(format!("no endpoint was made: {}", answer.body)));
             }
             eprintln!("left out, since this version refuses it: {}", answer.body);
             self.errors.push(answer.body);
@@ -233,7 +217,7 @@ impl World {
     }
 
     /// Waits for an attempt, then pauses the endpoint, and for a moment an origin.
-    async fn is_tried(&mut self, endpoint: &str) -> io::Result<()> {
+    async fn is_tried(&mut self, endpoint: &str) -> Result<(), CannotRun> {
         tokio::time::timeout(ENDS_WITHIN, self.failing.responder().requested.notified()).await?;
         let pause = format!("/v1/endpoints/{endpoint}/pause");
         self.call(Method::POST, &pause, &[], "").await?.expect(StatusCode::OK)?;
@@ -246,7 +230,7 @@ impl World {
     }
 
     /// Makes requests that are refused, each with a canary where a secret would be.
-    async fn refuse(&mut self) -> io::Result<()> {
+    async fn refuse(&mut self) -> Result<(), CannotRun> {
         let token = self.canaries.plant("a URL that is refused");
         let payload = self.canaries.plant("a payload that is no JSON");
         let secret = self.canaries.plant("a secret that is none");
@@ -270,18 +254,17 @@ impl World {
         Ok(())
     }
 
-    async fn refused(&mut self, path: &str, body: &str) -> io::Result<()> {
+    async fn refused(&mut self, path: &str, body: &str) -> Result<(), CannotRun> {
         let answer = self.call(Method::POST, path, &[], body).await?;
         if !answer.status.is_client_error() {
-            return Err(io::Error::other(format!("{path} accepted a bad request: {}", answer.body)));
+            return Err(CannotRun(format!("{path} accepted a bad request: {}", answer.body)));
         }
         self.errors.push(answer.body);
         Ok(())
     }
 
     /// Searches everything that others than the owner of a secret can read.
-    async fn look(&mut self) -> io::Result<Collected> {
-        let mut collected = Collected::default();
+    async fn look(&mut self, collected: &mut Collected) -> Result<(), CannotRun> {
         let lists = [
             "/v1/dead-letters",
             "/v1/deliveries",
@@ -318,11 +301,11 @@ impl World {
             collected.in_errors += self.canaries.found_in(error, "an error");
         }
         collected.answers += 3 + self.errors.len();
-        Ok(collected)
+        Ok(())
     }
 
-    async fn operate(&mut self, method: Method, path: &str, body: &str) -> io::Result<ApiAnswer> {
-        self.line.call(method, path, &[], body.to_owned()).await
+    async fn operate(&mut self, method: Method, path: &str, body: &str) -> Result<ApiAnswer, CannotRun> {
+        Ok(self.line.call(method, path, &[], body.to_owned()).await?)
     }
 
     async fn call(
@@ -331,11 +314,11 @@ impl World {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> io::Result<ApiAnswer> {
+    ) -> Result<ApiAnswer, CannotRun> {
         let key = format!("Bearer {}", self.tenant_key);
         let mut all = vec![("authorization", key.as_str())];
         all.extend_from_slice(headers);
-        self.line.call(method, path, &all, body.to_owned()).await
+        Ok(self.line.call(method, path, &all, body.to_owned()).await?)
     }
 }
 

@@ -4,18 +4,20 @@
 //! A shutdown loses nothing and repeats nothing: attempts in flight end and are recorded. The control is the same with
 //! `kill -9` instead, which must cause duplicates.
 
-mod backlog;
-
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::fixtures::ledger::ProducerLoad;
-use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::{ServedResult, ServerUnderLoad, folder, runtime, seeded_folder};
-use crate::prove::{Figure, Findings, Options, count};
-use crate::receivers::counter::Manners;
+use hyper::{Method, StatusCode};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::MASTER_KEY;
+use crate::fixtures::{
+    Launch, Of, ProducerLoad, SeedShape, ServedResult, ServerUnderLoad, binary, call, folder, runtime, seeded_folder,
+    seeder, wait,
+};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::receivers::{Counter, Manners};
 
 const PRODUCERS: usize = 16;
 /// Acknowledgements between two restarts.
@@ -42,14 +44,14 @@ const CONTROL_RESTARTS: usize = 2;
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
-    let binary = posthaste::binary()?;
+    let binary = binary()?;
     let mut figures = runtime()?.block_on(restarts(&binary, size.restarts, options))?;
     let folder = seeded_folder(size.queue)?;
-    figures.extend(runtime()?.block_on(backlog::prove(&binary, &folder, size.queue, size.kills, options))?);
+    figures.extend(runtime()?.block_on(starts_after_kills(&binary, &folder, size.queue, size.kills, options))?);
     Ok(figures)
 }
 
-async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Result<Vec<Figure>> {
+async fn restarts(binary: &Path, restarts: usize, options: &Options) -> Findings {
     let (mut failed, mut slowest) = (0, Duration::ZERO);
     let stopped = under_load(binary, restarts, async |served: &mut ServerUnderLoad| {
         let (ended, took) = served.stop().await?;
@@ -85,8 +87,8 @@ async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Resu
 async fn under_load(
     binary: &Path,
     times: usize,
-    mut end: impl AsyncFnMut(&mut ServerUnderLoad) -> io::Result<()>,
-) -> io::Result<ServedResult> {
+    mut end: impl AsyncFnMut(&mut ServerUnderLoad) -> Result<(), CannotRun>,
+) -> Result<ServedResult, CannotRun> {
     let folder = folder()?;
     let manners = Manners { takes: TAKES, fails_one_in: None };
     let launch = Launch::new(binary, folder.path());
@@ -97,6 +99,56 @@ async fn under_load(
         served.start()?;
     }
     // A fast receiver from now on, so that the backlog does not take minutes.
-    served.counter().behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
+    served.counter.behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
     Ok(served.ends().await)
+}
+
+/// Deliveries that must arrive before a kill, so that the server is at work.
+const AT_WORK: usize = 200;
+/// The timeout of every wait; far beyond the bars.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measures how soon a server with a long backlog is ready after a kill, and how soon its first delivery arrives. The
+/// slowest start counts.
+async fn starts_after_kills(
+    binary: &Path,
+    folder: &TempDir,
+    queue: SeedShape,
+    kills: u32,
+    options: &Options,
+) -> Findings {
+    let manners = Manners { takes: Duration::from_millis(5)..Duration::from_millis(50), fails_one_in: None };
+    let counter = Counter::start(manners).await?;
+    let launch = Launch::new(binary, folder.path()).with("POSTHASTE_MASTER_KEY", MASTER_KEY);
+    seeder::send_to(&launch.data(), queue, &counter.url()).await?;
+    let (mut ready, mut first) = (Duration::ZERO, Duration::ZERO);
+    let mut server = launch.start()?;
+    for kill in 1..=kills {
+        let before = counter.seens().messages();
+        arrive(&counter, before + AT_WORK).await?;
+        let killed = Instant::now();
+        server.kill()?;
+        counter.sender_ended(killed).await?;
+        let before = counter.seens().messages();
+        let began = Instant::now();
+        server = launch.start()?;
+        let ready_now = async || Ok(call(server.address, Method::GET, "/readyz", "").await?.status == StatusCode::OK);
+        wait("a ready server", PATIENCE, ready_now).await?;
+        let ready_after = began.elapsed();
+        arrive(&counter, before + 1).await?;
+        let first_after = began.elapsed();
+        eprintln!("kill {kill}: ready after {ready_after:.0?}, the first delivery after {first_after:.0?}");
+        (ready, first) = (ready.max(ready_after), first.max(first_after));
+    }
+    Ok(vec![
+        Figure::at_most("ready_after_kill", ready.as_secs_f64(), "s", 1.0).by_the_clock(options),
+        Figure::at_most("first_delivery_after_kill", first.as_secs_f64(), "s", 2.0).by_the_clock(options),
+    ])
+}
+
+async fn arrive(counter: &Counter, enough: usize) -> Result<(), CannotRun> {
+    if counter.waits_for_messages(enough, PATIENCE).await {
+        return Ok(());
+    }
+    Err(CannotRun(format!("only {} messages of the backlog arrived", counter.seens().messages())))
 }

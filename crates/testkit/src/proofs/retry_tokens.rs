@@ -14,7 +14,7 @@ use posthaste_store::journal::JournalEntry;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, BoundedCount, DeadLetterFilter, DeadLetters};
 
-use crate::fixtures::seeder::SeededTarget;
+use crate::fixtures::{SeededTarget, block_on};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::{Filled, LANES, Run};
 
@@ -31,8 +31,7 @@ const QUICK: Size = Size { each: 60, late: 200 };
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    block_on(async {
         let mut figures = attacked(size).await?;
         figures.push(control(size).await?);
         Ok(figures)

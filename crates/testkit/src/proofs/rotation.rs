@@ -10,18 +10,16 @@ pub mod attacker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::ChildStdout;
 use std::thread;
 use std::time::Duration;
 
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
+use posthaste_engine::master_key::FILE;
 use rusqlite::Connection;
-use tokio::time::Instant;
 
-use crate::fixtures::part::{self, ChildProcess};
-use crate::fixtures::seeder;
+use crate::fixtures::{ChildProcess, block_on, copied, hex, missing_in_the_end, part, seeder};
 use crate::proofs::keyed::{self, BARE, DELIVERED, READY, ROTATED};
 use crate::proofs::store_kill9::record;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options};
@@ -86,8 +84,6 @@ struct World {
     rotations: u32,
 }
 
-pub(crate) type Heard = Lines<BufReader<ChildStdout>>;
-
 impl World {
     fn begin() -> Result<Self, CannotRun> {
         let folder = tempfile::Builder::new().prefix("rotation-").tempdir_in(seeder::shelf()?)?;
@@ -98,19 +94,17 @@ impl World {
         keyed::data(self.folder.path())
     }
 
-    fn start(&self) -> Result<(ChildProcess, Heard), CannotRun> {
-        let mut node = ChildProcess::start("keyed-node", [self.folder.path()])?;
-        let output = node.says()?.lines();
-        Ok((node, output))
+    fn start(&self) -> Result<ChildProcess, CannotRun> {
+        ChildProcess::start("keyed-node", [self.folder.path()])
     }
 
     fn cycle(&mut self, when: When, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
-        let (mut node, mut output) = self.start()?;
+        let mut node = self.start()?;
         let mut delay = Duration::from_micros(dice.u64(..4_000));
         match when {
             When::InTheStart => delay *= 10,
             _ => {
-                until(&mut output, |line| line == READY)?;
+                node.until(|line| line == READY)?;
                 node.tell("load")?;
                 // Lets the producers start first.
                 thread::sleep(Duration::from_millis(dice.u64(20..60)));
@@ -119,31 +113,32 @@ impl World {
                     When::InTheStart | When::Asked => {}
                     When::Steps(count) => {
                         let mut seen = 0;
-                        until(&mut output, |line| {
+                        node.until(|line| {
                             seen += usize::from(line.starts_with("step"));
                             seen == count
                         })?;
                     }
-                    When::NothingLeft => until(&mut output, |line| line == "step 1 0")?,
-                    When::Rotated => until(&mut output, |line| line == ROTATED)?,
+                    When::NothingLeft => node.until(|line| line == "step 1 0")?,
+                    When::Rotated => node.until(|line| line == ROTATED)?,
                 }
             }
         }
         thread::sleep(delay);
         node.kill()?;
         // Rotations that ended before the kill.
-        self.rotations += output.map_while(Result::ok).map(|line| u32::from(line == ROTATED)).sum::<u32>();
+        self.rotations +=
+            node.says()?.lines().map_while(Result::ok).map(|line| u32::from(line == ROTATED)).sum::<u32>();
         self.rotations += u32::from(matches!(when, When::Rotated));
         self.note()
     }
 
     /// Starts the process once more, and kills it when a rotation has ended.
     fn rotates_once_more(&mut self) -> Result<(), CannotRun> {
-        let (mut node, mut output) = self.start()?;
-        until(&mut output, |line| line == READY)?;
+        let mut node = self.start()?;
+        node.until(|line| line == READY)?;
         node.tell("load")?;
         node.tell("rotate")?;
-        until(&mut output, |line| line == ROTATED)?;
+        node.until(|line| line == ROTATED)?;
         node.kill()?;
         self.rotations += 1;
         self.note()
@@ -151,13 +146,13 @@ impl World {
 
     /// Records the master keys and wrapped keys in the files.
     fn note(&mut self) -> Result<(), CannotRun> {
-        let text = fs::read_to_string(self.data().join(master_key_file())).unwrap_or_default();
+        let text = fs::read_to_string(self.data().join(FILE)).unwrap_or_default();
         for line in text.lines() {
             let key = MasterKey::parse(line).context("the file holds no key")?;
             self.keys.insert(key.id(), line.to_owned());
         }
         let copy = self.folder.path().join("seen");
-        copied(&self.data(), &copy)?;
+        copied(&self.data(), &copy, &[FILE])?;
         let seen = Connection::open(copy.join("posthaste.db")).and_then(|conn| {
             let mut sql = conn.prepare(
                 "SELECT wrapped, id FROM master_wrapped_0 UNION ALL SELECT wrapped, id FROM master_wrapped_1",
@@ -172,7 +167,7 @@ impl World {
 
     /// The master keys that are in the key file now.
     fn current(&self) -> Result<BTreeSet<MasterKeyId>, CannotRun> {
-        let text = fs::read_to_string(self.data().join(master_key_file()))?;
+        let text = fs::read_to_string(self.data().join(FILE))?;
         Ok(text.lines().filter_map(|line| MasterKey::parse(line).ok()).map(|key| key.id()).collect())
     }
 
@@ -186,28 +181,19 @@ impl World {
 
     /// Starts the process and lets it deliver everything acknowledged. Returns how many messages never arrived.
     fn everything_arrives(&self) -> Result<usize, CannotRun> {
-        let (_node, mut output) = self.start()?;
-        until(&mut output, |line| line == READY)?;
+        let mut node = self.start()?;
+        node.until(|line| line == READY)?;
         let wanted: BTreeSet<u64> = self.ledger(DELIVERED)?.iter().map(|record| record.token).collect();
-        let (mut last, mut moved) = (usize::MAX, Instant::now());
-        loop {
+        missing_in_the_end(STANDS_STILL, || {
             let arrived = record::read(&record::arrivals(self.folder.path()))?;
             let arrived: BTreeSet<u64> = arrived.iter().map(|record| record.token).collect();
-            let lost = wanted.difference(&arrived).count();
-            if lost < last {
-                (last, moved) = (lost, Instant::now());
-            }
-            if lost == 0 || moved.elapsed() > STANDS_STILL {
-                return Ok(lost);
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+            Ok(wanted.difference(&arrived).count())
+        })
     }
 
     /// How many of the acknowledged messages cannot be read with the body that was handed in.
     fn unreadable(&self) -> Result<usize, CannotRun> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let store = keyed::open(&self.data())?;
             let mut records = self.ledger(DELIVERED)?;
             records.extend(self.ledger(BARE)?);
@@ -216,32 +202,6 @@ impl World {
             Ok(unreadable)
         })
     }
-}
-
-/// Reads lines of a child process until `enough` accepts one. Fails if the process ends first.
-pub(crate) fn until(output: &mut Heard, mut enough: impl FnMut(&str) -> bool) -> Result<(), CannotRun> {
-    for line in output {
-        if enough(&line?) {
-            return Ok(());
-        }
-    }
-    Err(CannotRun("the process ended before it was killed".to_owned()))
-}
-
-const fn master_key_file() -> &'static str {
-    posthaste_engine::master_key::FILE
-}
-
-/// Copies the files of a folder as they are now, without the master key.
-pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
-    fs::create_dir_all(to)?;
-    for file in fs::read_dir(from)? {
-        let file = file?;
-        if !file.file_name().as_encoded_bytes().starts_with(master_key_file().as_bytes()) {
-            fs::copy(file.path(), to.join(file.file_name()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Runs the attacker on a folder. It gets all master keys but those that are in use.
@@ -254,8 +214,7 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, Cannot
     }
     for wrapped in world.wrapped.keys() {
         if attacker::wrapped_by(wrapped).is_some_and(|by| is_old(&by)) {
-            let hex: String = wrapped.iter().map(|byte| format!("{byte:02x}")).collect();
-            text += &format!("wrapped {hex}\n");
+            text += &format!("wrapped {}\n", hex(wrapped));
         }
     }
     attacker::WrappedFound::parse(&part::run("unwrap", [folder], &text)?)
@@ -264,7 +223,7 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, Cannot
 /// The control: runs the attacker on a copy in which one tenant's key is still wrapped by a former master key.
 fn control(world: &World) -> Result<attacker::WrappedFound, CannotRun> {
     let copy = world.folder.path().join("control");
-    copied(&world.data(), &copy)?;
+    copied(&world.data(), &copy, &[FILE])?;
     let current = world.current()?;
     let mut old = world
         .wrapped

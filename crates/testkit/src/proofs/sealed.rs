@@ -12,14 +12,13 @@
 pub mod attacker;
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    Audience, Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, JobId, Key, LaneId, LaneSettings, MessageId,
-    RowIndex, Shard, State, TenantId, Tier, Timestamp,
+    Audience, Cause, Delivery, DeliveryId, EndpointId, JobId, Key, LaneId, LaneSettings, MessageId, RowIndex, State,
+    TenantId, Tier, Timestamp,
 };
 use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
@@ -31,10 +30,12 @@ use posthaste_store::{
     Pause, PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
 };
 
-use crate::fixtures::part;
+use crate::fixtures::{MemoryLog, block_on, copied, part, settlement};
 use crate::master_key;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 
+/// The file of a data folder that has no data: the reserve. The master key is in no file, but in this process.
+const NO_DATA: &[&str] = &["reserve"];
 /// How many tenants share the store.
 const TENANTS: u64 = 4;
 
@@ -42,17 +43,19 @@ const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
 pub fn run(options: &Options) -> Findings {
     let messages = if options.quick { 64 } else { 1_024 };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(prove(messages))
+    block_on(prove(messages))
 }
 
 async fn prove(messages: u64) -> Findings {
     let home = tempfile::tempdir()?;
     let data = home.path().join("data");
-    let log = Log::begin();
+    let log = MemoryLog::default();
+    // This process has no other subscriber.
+    _ = tracing::subscriber::set_global_default(log.subscriber(tracing::Level::TRACE));
+    tracing::info!("the proof begins");
     let mut plant = Plant::begin(&data).await?;
     plant.everything(messages).await?;
-    let under_load = copied(&data, &home.path().join("under_load"))?;
+    let under_load = copied(&data, &home.path().join("under_load"), NO_DATA)?;
     let backup = home.path().join("backup");
     let made = back_up(&data, &backup, NOW, |_| true);
     made.context("there is no backup to search")?;
@@ -61,7 +64,7 @@ async fn prove(messages: u64) -> Findings {
     fs::write(home.path().join("data/log"), log.text())?;
     let (hits, searched) = search(&[&under_load, &backup, &data], &canaries)?;
     let control = control(&home.path().join("control"), &canaries[0])?;
-    let moved = copied(&data, &home.path().join("moved"))?;
+    let moved = copied(&data, &home.path().join("moved"), NO_DATA)?;
     let (moves, opened) = moved_values(&moved).await?;
     let (moves_in_backup, opened_in_backup) = moved_in_backup(&backup, home.path()).await?;
     Ok(vec![
@@ -195,25 +198,15 @@ impl Plant {
             return Err(CannotRun("a message and its repetition were not answered as new and repeated".to_owned()));
         }
         self.store.arrivals().await;
-        self.give_up(delivery).await
+        self.give_up(&delivery).await
     }
 
-    async fn give_up(&mut self, mut delivery: Delivery) -> Result<(), CannotRun> {
-        delivery.attempts = 1;
-        delivery.state = State::Dead { at: NOW, cause: Cause::Unavailable };
-        let took = Duration::from_millis(7);
-        let attempt = AttemptRecord { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
-        let record = DeliveryChange {
-            shard: Shard::of(delivery.lane),
-            delivery,
-            attempts_before: 0,
-            place: RowIndex::Delayed,
-            pauses_lane: false,
-            endpoint_change: None,
-        };
+    async fn give_up(&mut self, delivery: &Delivery) -> Result<(), CannotRun> {
+        let (took, cause) = (Duration::from_millis(7), Cause::Unavailable);
+        let attempt = AttemptRecord { number: 1, at: NOW, took, cause, status: Some(503) };
+        let settlement = settlement(self.session, delivery, State::Dead { at: NOW, cause }, attempt);
         let excerpt = Some(self.canary("excerpt").into());
-        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt };
-        self.store.settle(self.session, vec![settlement]).await?;
+        self.store.settle(self.session, vec![Settlement { excerpt, ..settlement }]).await?;
         Ok(())
     }
 
@@ -235,56 +228,6 @@ impl Plant {
             other => Err(CannotRun(format!("a dead letter came back with {other:?}"))),
         }
     }
-}
-
-/// The log of this process at level `trace`.
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn begin() -> Self {
-        let log = Self(Arc::default());
-        let kept = Arc::clone(&log.0);
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
-            .with_writer(move || Kept(Arc::clone(&kept)))
-            .finish();
-        // This process has no other subscriber.
-        _ = tracing::subscriber::set_global_default(lines);
-        tracing::info!("the proof begins");
-        log
-    }
-
-    fn text(&self) -> Vec<u8> {
-        self.0.lock().map(|text| text.clone()).unwrap_or_default()
-    }
-}
-
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if let Ok(mut text) = self.0.lock() {
-            text.extend_from_slice(bytes);
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Copies the files of a folder as they are now, without the reserve, which holds no data. The master key is not among
-/// them: this process has it in memory only.
-fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
-    fs::create_dir_all(to)?;
-    for file in fs::read_dir(from)? {
-        let file = file?;
-        if file.file_name() != "reserve" {
-            fs::copy(file.path(), to.join(file.file_name()))?;
-        }
-    }
-    Ok(to.to_owned())
 }
 
 /// Runs the attacker's search. Returns how many canaries it found and how many bytes it read.
@@ -309,7 +252,7 @@ async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
 
 /// The same in a backup that is restored afterwards.
 async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), CannotRun> {
-    let altered = copied(backup, &home.join("altered"))?;
+    let altered = copied(backup, &home.join("altered"), NO_DATA)?;
     let moved = moved(&altered)?;
     let data = home.join("restored");
     let restored = restore(&altered, &data, &[], NOW, |_| Ok(master_key()), |_| {}).await;

@@ -6,7 +6,7 @@
 //!
 //! If a library is missing, its figures are left out with a message; with `CI=true` the proof cannot be run then.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,10 +17,9 @@ use posthaste_crypto::signature::Secret;
 use posthaste_engine::clock::SystemClock;
 use serde_json::{Value, json};
 
-use crate::fixtures::caller::call;
-use crate::fixtures::posthaste::{self, Launch, Posthaste};
+use crate::fixtures::{Launch, Posthaste, binary, block_on, call};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::receivers::recorder::{Behaviour, RecordedRequest, Recorder};
+use crate::receivers::{Behaviour, RecordedRequest, Recorder};
 
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
@@ -34,10 +33,9 @@ const PAYLOADS: [&str; 4] = [
 
 pub fn run(_: &Options) -> Findings {
     let (npm, pypi) = (Verifier::Npm.answers()?, Verifier::Pypi.answers()?);
-    let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let binary = binary()?;
     let folder = tempfile::tempdir()?;
-    let cases = runtime.block_on(collect(Launch::new(&binary, folder.path())))?;
+    let cases = block_on(collect(Launch::new(&binary, folder.path())))?;
     let mut figures = vec![Figure::at_least("deliveries", cases.len() as f64, "requests", 20.0)];
     for (verifier, answers) in Verifier::ALL.into_iter().zip([npm, pypi]) {
         if answers {
@@ -64,7 +62,7 @@ enum With {
 }
 
 /// Runs a server with endpoints of every kind. Returns all requests, with everything that must verify them.
-async fn collect(launch: Launch) -> io::Result<Vec<Case>> {
+async fn collect(launch: Launch) -> Result<Vec<Case>, CannotRun> {
     let server = launch.start()?;
     let receiver = Recorder::start(Behaviour::Healthy, Secret::generate(), SystemClock::new()).await?;
     let imported = Secret::generate().reveal().to_string();
@@ -94,14 +92,14 @@ async fn collect(launch: Launch) -> io::Result<Vec<Case>> {
     Ok(cases)
 }
 
-async fn rotate(server: &Posthaste, uid: &str, overlap: &str) -> io::Result<()> {
+async fn rotate(server: &Posthaste, uid: &str, overlap: &str) -> Result<(), CannotRun> {
     let path = format!("/v1/endpoints/{uid}/secret/rotate");
     let body = json!({ "overlap": overlap }).to_string();
     call(server.address, Method::POST, &path, &body).await?.expect(StatusCode::OK).map(drop)
 }
 
 /// Sends every payload to the endpoint with this uid. Returns the requests that arrived.
-async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> io::Result<Vec<RecordedRequest>> {
+async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> Result<Vec<RecordedRequest>, CannotRun> {
     let mut sent = Vec::new();
     for payload in PAYLOADS {
         let body = format!("{{\"event_type\":\"{uid}\",\"payload\":{payload}}}");
@@ -110,16 +108,16 @@ async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> io::Res
     }
     let all_arrived = |log: &[RecordedRequest]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
     if !receiver.waits_for_arrivals(ARRIVES_WITHIN, all_arrived).await {
-        return Err(io::Error::other(format!("not everything arrived at {uid}")));
+        return Err(CannotRun(format!("not everything arrived at {uid}")));
     }
     Ok(receiver.arrivals().into_iter().filter(|arrival| sent.contains(&arrival.message)).collect())
 }
 
 /// The secrets and public keys with which a receiver of this endpoint can verify now, as the API shows them.
-async fn verified_with(server: &Posthaste, uid: &str) -> io::Result<Vec<With>> {
+async fn verified_with(server: &Posthaste, uid: &str) -> Result<Vec<With>, CannotRun> {
     let path = format!("/v1/endpoints/{uid}/secret");
     let answer = call(server.address, Method::GET, &path, "").await?.expect(StatusCode::OK)?;
-    let current: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
+    let current: Value = serde_json::from_str(&answer.body)?;
     let previous = current["previous"].as_array().into_iter().flatten();
     let all = std::iter::once(&current).chain(previous).filter_map(|one| {
         let text = |name: &str| one[name].as_str().map(str::to_owned);

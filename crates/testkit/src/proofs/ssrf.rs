@@ -22,7 +22,7 @@ use std::time::Duration;
 use posthaste_engine::connector::{ConnectionFault, Connector, Done, Settings};
 use posthaste_engine::target::Target;
 
-use crate::fixtures::authority::Authority;
+use crate::fixtures::{Authority, block_on};
 use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 use corpus::{CorpusRow, SsrfCase};
 use network::{FixedNames, Site, Witness};
@@ -42,12 +42,11 @@ pub fn run(options: &Options) -> Findings {
         None => CORPUS.to_owned(),
     };
     let rows = corpus::parse(&text).map_err(CannotRun)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if std::env::var_os(CHILD).is_some() {
-        return runtime.block_on(in_a_child(&rows));
+        return block_on(in_a_child(&rows));
     }
     let seed = options.first.unwrap_or(1);
-    let mut figures = runtime.block_on(prove(&rows, seed))?;
+    let mut figures = block_on(prove(&rows, seed))?;
     figures.extend(environments(&text, &rows)?);
     Ok(figures)
 }

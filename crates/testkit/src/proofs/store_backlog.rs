@@ -8,25 +8,24 @@
 //! retention.
 
 mod pages;
-mod retained;
 pub mod streams;
 
-use std::io::{self, BufRead, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use posthaste_core::RowIndex;
-use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Archive, Outbox, Retention, RetentionStep, Session};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::fixtures::busy::{Busy, BusySlice};
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::part::{ChildProcess, end_with_input};
-use crate::fixtures::seeder::{self, MessageMint, Of, SeedShape, YOUNG};
-use crate::fixtures::statistics::median;
+use crate::fixtures::{
+    Busy, BusySlice, ChildProcess, Cpu, MessageMint, Of, SeedShape, YOUNG, end_with_input, median, put_endpoints,
+    runtime, seeder,
+};
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
@@ -78,7 +77,7 @@ pub fn run(options: &Options) -> Findings {
     let memory = streams::peak(folder.path())?;
     let pages = runtime.block_on(pages::time(folder.path()))?;
     drop((few, folder));
-    let file = runtime.block_on(retained::to_fresh(SeedShape { of: Of::Aged, ..many }))?;
+    let file = runtime.block_on(to_fresh(SeedShape { of: Of::Aged, ..many }))?;
     let figures = [
         Figure::at_most("cpu_a_delivery_to_few_pending", cpu, "of 1", CPU_BAR),
         Figure::at_least("rate_to_few_pending", rate, "of 1", RATE_BAR),
@@ -90,10 +89,6 @@ pub fn run(options: &Options) -> Findings {
     figures.push(Figure::at_most("peak_memory_above_idle", memory, "MiB", MEMORY_BAR_MIB));
     figures.push(Figure::at_most("file_after_retention_to_fresh", file, "of 1", FILE_BAR));
     Ok(figures)
-}
-
-fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 /// CPU time per delivery and deliveries per second with many pending rows, each as a multiple of those with few.
@@ -165,11 +160,67 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
 /// Starts the process that will be killed, and waits until it is at work.
 fn at_work(folder: &Path) -> Result<ChildProcess, CannotRun> {
     let mut child = ChildProcess::start("backlog-node", [folder])?;
-    let mut line = String::new();
-    child.says()?.read_line(&mut line)?;
-    if line.trim() != AT_WORK {
-        return Err(CannotRun(format!("the node printed {line:?} and ended")));
-    }
+    child.until(|line| line == AT_WORK)?;
     thread::sleep(Duration::from_millis(500));
     Ok(child)
+}
+
+/// The size of the file after retention, as a multiple of that of a fresh store with the same rows. Four fifths of an
+/// aged store are past their retention; a retention run deletes them and gives their space back.
+async fn to_fresh(shape: SeedShape) -> Result<f64, CannotRun> {
+    let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
+    let store = Sqlite::open_folder(folder.path(), master_key())?;
+    let session = store.open(YOUNG).await?.session;
+    let (began, full) = (Instant::now(), bytes(folder.path(), "posthaste.db")?);
+    let (steps, longest) = retain(&store, session).await?;
+    let (took, log) = (began.elapsed(), bytes(folder.path(), "posthaste.db-wal")?);
+    store.close().await;
+    let left = bytes(folder.path(), "posthaste.db")? + bytes(folder.path(), "posthaste.db-wal")?;
+    drop(folder);
+    let fresh = fresh(shape).await?;
+    eprintln!(
+        "retention: of {} MiB {} left, after {steps} steps in {:.0} s, the longest {:.0} ms, the log then {} MiB; a \
+         fresh store has {} MiB",
+        full >> 20,
+        left >> 20,
+        took.as_secs_f64(),
+        longest.as_secs_f64() * 1e3,
+        log >> 20,
+        fresh >> 20
+    );
+    Ok(left as f64 / fresh as f64)
+}
+
+/// Makes a complete retention run, one hour after the last accept. Returns its number of steps, and the time of the
+/// longest.
+async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), CannotRun> {
+    let now = YOUNG + Duration::from_secs(3_600);
+    let mut next = Some(RetentionStep::START);
+    let (mut steps, mut longest) = (0, Duration::ZERO);
+    while let Some(step) = next {
+        let began = Instant::now();
+        next = store.retain(session, Retention::default(), now, step, Vec::new()).await?.next;
+        longest = longest.max(began.elapsed());
+        steps += 1;
+    }
+    Ok((steps, longest))
+}
+
+/// The size of a fresh store's file with the young rows alone, in bytes.
+async fn fresh(shape: SeedShape) -> Result<u64, CannotRun> {
+    let folder = tempfile::Builder::new().prefix("run-").tempdir_in(seeder::shelf()?)?;
+    let store = Sqlite::open_folder(folder.path(), master_key())?;
+    let session = store.open(YOUNG).await?.session;
+    put_endpoints(&store, session, shape.targets()).await?;
+    seeder::age(&store, session, &shape.mint(session), shape.young()).await?;
+    store.close().await;
+    bytes(folder.path(), "posthaste.db")
+}
+
+fn bytes(folder: &Path, file: &str) -> Result<u64, CannotRun> {
+    match fs::metadata(folder.join(file)) {
+        Ok(file) => Ok(file.len()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error.into()),
+    }
 }

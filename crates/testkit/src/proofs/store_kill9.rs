@@ -7,23 +7,29 @@
 //!
 //! The control is the same process acknowledging before the commit: the proof must detect a loss.
 
-mod check;
 pub(super) mod node;
 pub(super) mod producer;
 pub(crate) mod record;
 
-use std::io::BufRead;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use posthaste_core::scheduler::Order;
+use posthaste_core::{DeliveryId, IdRange, Key, MessageId, Timestamp};
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Archive, Outbox, Query, SessionStart, StoreError};
 use tokio::time::Instant;
 
-use crate::fixtures::part::ChildProcess;
-use crate::fixtures::seeder;
+use crate::fixtures::{ChildProcess, block_on, missing_in_the_end, seeder};
+use crate::master_key;
 use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
-use check::Books;
 use node::SLOTS;
+use record::TokenRecord;
 
 const PRODUCERS: usize = 8;
 /// The longest wait for acknowledgements.
@@ -56,7 +62,7 @@ pub fn run(options: &Options) -> Findings {
     let control = control(&mut dice)?;
     let World { kills, .. } = world;
     let (folder, books) = world.end()?;
-    let astray = check::astray(&folder.path().join("data"), &books)?;
+    let astray = astray(&folder.path().join("data"), &books)?;
     let (acknowledged, arrived) = (books.acknowledged.len(), books.arrived.len());
     eprintln!("{kills} kills, {acknowledged} acknowledged, {arrived} arrived, {lost} lost, {astray} astray");
     Ok(vec![
@@ -108,8 +114,8 @@ impl World {
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
         let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
-            is_ready(&mut node)?;
-            self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
+            node.until(|line| line == node::READY)?;
+            self.acknowledges(enough)?;
         }
         thread::sleep(Duration::from_micros(dice.u64(..40_000)));
         node.kill()?;
@@ -124,26 +130,18 @@ impl World {
             producer.stop()?;
         }
         let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
-        is_ready(&mut node)?;
+        node.until(|line| line == node::READY)?;
         self.node = Some(node);
-        let (mut last, mut moved) = (usize::MAX, Instant::now());
-        loop {
-            let lost = Books::read(self.folder.path())?.lost();
-            if lost < last {
-                (last, moved) = (lost, Instant::now());
-            }
-            if lost == 0 || moved.elapsed() > STANDS_STILL {
-                return Ok(lost);
-            }
-            thread::sleep(Duration::from_millis(300));
-        }
+        missing_in_the_end(STANDS_STILL, || Ok(Books::read(self.folder.path())?.lost()))
     }
 
-    fn waits_until(&self, complaint: &str, enough: impl Fn(&Progress) -> bool) -> Result<(), CannotRun> {
+    /// Waits until this many messages have been acknowledged in all, by the length of the producers' ledgers.
+    fn acknowledges(&self, enough: u64) -> Result<(), CannotRun> {
+        let acknowledged = |number| record::count(&record::ledger(self.folder.path(), number));
         let began = Instant::now();
-        while !enough(&Progress(self.folder.path())) {
+        while (0..PRODUCERS).map(acknowledged).sum::<u64>() < enough {
             if began.elapsed() > PATIENCE {
-                return Err(CannotRun(format!("the node {complaint}")));
+                return Err(CannotRun("the node acknowledges nothing".to_owned()));
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -160,18 +158,94 @@ impl World {
     }
 }
 
-/// The progress of the producers, by the length of their ledgers.
-struct Progress<'a>(&'a Path);
+/// Reads under way at once.
+const READS: usize = 16;
+/// Rows in one page.
+const PAGE: u32 = 1_000;
 
-impl Progress<'_> {
-    fn acknowledged(&self) -> u64 {
-        (0..PRODUCERS).map(|number| record::count(&record::ledger(self.0, number))).sum()
+/// The records of all parties.
+struct Books {
+    /// The acknowledged messages: token and message id.
+    acknowledged: BTreeMap<u64, u64>,
+    /// The arrivals in order, with their delivery ids.
+    arrived: Vec<TokenRecord>,
+}
+
+impl Books {
+    fn read(folder: &Path) -> io::Result<Self> {
+        let mut acknowledged = BTreeMap::new();
+        for producer in 0..PRODUCERS {
+            let ledger = record::read(&record::ledger(folder, producer))?;
+            acknowledged.extend(ledger.into_iter().map(|record| (record.token, record.id)));
+        }
+        Ok(Self { acknowledged, arrived: record::read(&record::arrivals(folder))? })
+    }
+
+    /// How many messages were acknowledged and never arrived.
+    fn lost(&self) -> usize {
+        let arrived: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
+        self.acknowledged.keys().filter(|token| !arrived.contains(token)).count()
+    }
+
+    /// How many arrivals were of a message that had arrived before.
+    fn duplicates(&self) -> usize {
+        let distinct: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
+        self.arrived.len() - distinct.len()
+    }
+
+    /// The ids of all messages that were acknowledged or have arrived.
+    fn messages(&self) -> BTreeSet<u64> {
+        let arrived = self.arrived.iter().map(|record| record.id - 1);
+        self.acknowledged.values().copied().chain(arrived).collect()
     }
 }
 
-/// Waits until the node has printed that it is ready.
-fn is_ready(node: &mut ChildProcess) -> Result<(), CannotRun> {
-    let mut line = String::new();
-    node.says()?.read_line(&mut line)?;
-    if line.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node printed {line:?} and ended"))) }
+/// How many deliveries are pending but unreachable for the dispatch loop. Every pending delivery must be found by one
+/// of the queries with which the loop finds its rows.
+fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
+    block_on(async {
+        let store = Sqlite::open_folder(data, master_key())?;
+        let start = store.open(SystemClock::new().now()).await?;
+        let found = findable(&store, &start).await?;
+        eprintln!("{} rows are pending after the last start", found.len());
+        let (store, found) = (&store, &found);
+        let reads = stream::iter(books.messages()).map(|id| is_astray(store, MessageId(Key::from_raw(id)), found));
+        let astray = reads.buffer_unordered(READS).try_fold(0, async |sum, one| Ok(sum + usize::from(one))).await?;
+        store.close().await;
+        Ok(astray)
+    })
+}
+
+async fn is_astray(store: &Sqlite, message: MessageId, found: &BTreeSet<DeliveryId>) -> Result<bool, StoreError> {
+    let deliveries = store.deliveries(message, None, Timestamp::MAX, u32::MAX).await?;
+    let [only] = deliveries.as_slice() else { return Ok(true) };
+    Ok(!only.delivery.state.is_terminal() && !found.contains(&only.delivery.id))
+}
+
+/// Every pending row that the loop's queries find: rows left behind, delayed rows, spilled rows.
+async fn findable(store: &Sqlite, start: &SessionStart) -> Result<BTreeSet<DeliveryId>, StoreError> {
+    let mut found = BTreeSet::new();
+    let mut left = None;
+    loop {
+        let page = store.page(Query::Left { after: left, before: start.session.writer }, PAGE, Timestamp::MAX).await?;
+        found.extend(page.rows.iter().map(|row| row.delivery.id));
+        left = page.looked;
+        if !page.more {
+            break;
+        }
+    }
+    let mut late = None;
+    loop {
+        let page = store.page(Query::Delayed { after: late, until: Timestamp::MAX }, PAGE, Timestamp::MAX).await?;
+        found.extend(page.rows.iter().map(|row| row.delivery.id));
+        late = page.rows.last().and_then(|row| Some((row.delivery.state.due()?, row.delivery.id)));
+        if !page.more {
+            break;
+        }
+    }
+    for (lane, tier) in &start.spilled {
+        let query = Query::Spilled { lane: *lane, tier: *tier, order: Order::Fifo, span: IdRange::ALL };
+        found.extend(store.page(query, u32::MAX >> 1, Timestamp::MAX).await?.rows.iter().map(|row| row.delivery.id));
+    }
+    Ok(found)
 }

@@ -13,11 +13,7 @@ use std::time::Duration;
 
 use posthaste_store::sqlite::Commits;
 
-use crate::fixtures::busy::{self, Busy, LOGICAL_BYTES};
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::seeder;
-use crate::fixtures::statistics::median;
-use crate::fixtures::synced::SyncedFile;
+use crate::fixtures::{Busy, Cpu, LOGICAL_BYTES, SyncedFile, busy, median, runtime, seeder};
 use crate::prove::{Figure, Findings, Options};
 
 const THROUGHPUT_BAR: f64 = 0.35;
@@ -49,7 +45,7 @@ struct Spent {
 
 pub fn run(options: &Options) -> Findings {
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = runtime()?;
     let mut figures = Vec::new();
     for group in GROUPS {
         figures.extend(runtime.block_on(measure(group, rounds))?);

@@ -5,7 +5,6 @@
 //! server.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +16,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::fixtures::caller::{ApiAnswer, call};
-use crate::fixtures::posthaste::{self, Launch, Posthaste};
-use crate::prove::{Figure, Findings, Options, count};
-use crate::receivers::recorder::{Behaviour, RecordedRequest, Recorder};
+use crate::fixtures::{ApiAnswer, Launch, Posthaste, binary, block_on, call};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::receivers::{Behaviour, RecordedRequest, Recorder};
 
 /// How often the server is killed in each way.
 const CYCLES: u32 = 20;
@@ -34,13 +32,11 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }"#;
 
 pub fn run(options: &Options) -> Findings {
-    let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
-    Ok(runtime.block_on(prove(&binary, cycles))?)
+    block_on(prove(&binary()?, cycles))
 }
 
-async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {
+async fn prove(binary: &Path, cycles: u32) -> Findings {
     let folder = tempfile::tempdir()?;
     let mut world = World::begin(Launch::new(binary, folder.path())).await?;
     let sound = world.check_one_message().await?;
@@ -72,7 +68,7 @@ struct World {
 }
 
 impl World {
-    async fn begin(launch: Launch) -> io::Result<Self> {
+    async fn begin(launch: Launch) -> Result<Self, CannotRun> {
         let server = launch.start()?;
         let secret = Secret::generate();
         let written = secret.reveal();
@@ -83,7 +79,7 @@ impl World {
     }
 
     /// Sends one message, and checks everything about its arrival. Returns how many checks hold.
-    async fn check_one_message(&mut self) -> io::Result<usize> {
+    async fn check_one_message(&mut self) -> Result<usize, CannotRun> {
         let body = format!("{{\"event_type\":\"invoice.paid\",\"correlation_id\":\"order-99\",\"payload\":{PAYLOAD}}}");
         let answer = call(self.server.address, Method::POST, "/v1/messages", &body).await?;
         let id = self.promise(answer)?;
@@ -109,7 +105,7 @@ impl World {
 
     /// Kills the server between accept and send: pauses everything, has a message accepted, kills and restarts the
     /// server, and resumes.
-    async fn kill_between_accept_and_send(&mut self) -> io::Result<()> {
+    async fn kill_between_accept_and_send(&mut self) -> Result<(), CannotRun> {
         self.switch("pause").await?;
         let answer = send(self.server.address, self.promised.len()).await?;
         let id = self.promise(answer)?;
@@ -126,7 +122,7 @@ impl World {
     }
 
     /// Kills the server after one of many accepts, in each cycle after another one.
-    async fn kill_at_work(&mut self, cycle: u32) -> io::Result<()> {
+    async fn kill_at_work(&mut self, cycle: u32) -> Result<(), CannotRun> {
         let enough = 1 + (cycle as usize * 7) % BURST;
         let mut sending = JoinSet::new();
         for number in 0..BURST {
@@ -146,7 +142,7 @@ impl World {
     }
 
     /// Kills the server during an incomplete request, which must never arrive.
-    async fn kill_before_accept(&mut self) -> io::Result<()> {
+    async fn kill_before_accept(&mut self) -> Result<(), CannotRun> {
         let mut stream = TcpStream::connect(self.server.address).await?;
         let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n";
         stream.write_all(format!("{head}{{\"payload\":\"half\"").as_bytes()).await?;
@@ -186,28 +182,28 @@ impl World {
         ]
     }
 
-    fn promise(&mut self, answer: ApiAnswer) -> io::Result<String> {
+    fn promise(&mut self, answer: ApiAnswer) -> Result<String, CannotRun> {
         let promised = answer.expect(StatusCode::ACCEPTED)?;
-        let id = promised.text("id").ok_or_else(|| io::Error::other("an answer without an id"))?.to_owned();
+        let id = promised.id()?;
         self.promised.push(id.clone());
         Ok(id)
     }
 
-    fn kill_and_restart(&mut self) -> io::Result<()> {
+    fn kill_and_restart(&mut self) -> Result<(), CannotRun> {
         self.server.kill()?;
         self.kills += 1;
         self.server = self.launch.start()?;
         Ok(())
     }
 
-    async fn switch(&self, verb: &str) -> io::Result<()> {
+    async fn switch(&self, verb: &str) -> Result<(), CannotRun> {
         let answer = call(self.server.address, Method::POST, &format!("/v1/{verb}"), "{\"scope\":\"all\"}").await?;
         answer.expect(StatusCode::OK).map(drop)
     }
 
     /// A delivery's state in the API, once it is `delivered` or a second has passed: its outcome becomes durable
     /// shortly after the receiver's answer.
-    async fn state(&self, arrival: &RecordedRequest) -> io::Result<String> {
+    async fn state(&self, arrival: &RecordedRequest) -> Result<String, CannotRun> {
         let path = format!("/v1/deliveries/{}", arrival.delivery);
         let mut state = String::new();
         for _ in 0..100 {
@@ -234,6 +230,6 @@ fn lost(promised: &[String], arrivals: &[RecordedRequest]) -> usize {
     promised.iter().filter(|id| !arrived.contains(id.as_str())).count()
 }
 
-async fn send(server: SocketAddr, number: usize) -> io::Result<ApiAnswer> {
-    call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await
+async fn send(server: SocketAddr, number: usize) -> Result<ApiAnswer, CannotRun> {
+    Ok(call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await?)
 }

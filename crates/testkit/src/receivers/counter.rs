@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::time::Instant;
 
 use super::{HttpReceiver, Responder, TimedResponse, field};
-use crate::fixtures::caller::call;
+use crate::fixtures::{call, lock};
 
 /// The longest wait until the connections of a dead sender are closed, which the operating system does at once.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
@@ -137,12 +137,12 @@ impl Counter {
 
     /// Changes its behaviour.
     pub fn behave(&self, manners: Manners) {
-        *self.responder().manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
+        *lock(&self.responder().manners) = manners;
     }
 
     /// All arrivals so far.
     pub fn seens(&self) -> ArrivalLog {
-        self.responder().seens().clone()
+        lock(&self.responder().seens).clone()
     }
 
     /// Ends a life of the sender, whose process has ended. Reads what it had still written first, so that every
@@ -156,13 +156,13 @@ impl Counter {
         if closed.is_err() {
             return Err(io::Error::other("a connection of a sender that has ended stays open"));
         }
-        self.responder().seens().ends.push(at);
+        lock(&self.responder().seens).ends.push(at);
         Ok(())
     }
 
     /// Waits until this many different messages have arrived. Returns `false` after the time `within`.
     pub async fn waits_for_messages(&self, enough: usize, within: Duration) -> bool {
-        self.waits_for(within, |counter| (counter.seens().messages() >= enough).then_some(())).await.is_some()
+        self.waits_for(within, |counter| (lock(&counter.seens).messages() >= enough).then_some(())).await.is_some()
     }
 
     /// Waits until all promised messages have arrived, or no new message has arrived for the time `still`. Returns how
@@ -181,18 +181,10 @@ impl Counter {
 }
 
 impl ArrivalCounter {
-    fn seens(&self) -> MutexGuard<'_, ArrivalLog> {
-        self.seens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn manners(&self) -> Manners {
-        self.manners.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     fn fails(&self, message: &str) -> bool {
         let mut hasher = DefaultHasher::new();
         message.hash(&mut hasher);
-        self.manners().fails_one_in.is_some_and(|one_in| hasher.finish().is_multiple_of(one_in))
+        lock(&self.manners).fails_one_in.is_some_and(|one_in| hasher.finish().is_multiple_of(one_in))
     }
 }
 
@@ -206,10 +198,10 @@ impl Responder for ArrivalCounter {
         if field(&request, "posthaste-attempt") == "1" && self.fails(message) {
             return StatusCode::INTERNAL_SERVER_ERROR.into();
         }
-        let mut seens = self.seens();
+        let mut seens = lock(&self.seens);
         let seen = CountedArrival { life: seens.ends.len(), at: Instant::now() };
         seens.by_message.entry(message.to_owned()).or_default().push(seen);
-        let takes = self.manners().takes;
+        let takes = lock(&self.manners).takes.clone();
         // Most answers are fast; some take nearly the longest time.
         TimedResponse { after: takes.start + (takes.end - takes.start).mul_f64(fastrand::f64().powi(3)), ..response }
     }

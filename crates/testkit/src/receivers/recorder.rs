@@ -2,7 +2,7 @@
 //! this log and not the sender's own counts.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,17 +13,12 @@ use posthaste_crypto::signature::Secret;
 use posthaste_engine::clock::{Clock, SystemClock};
 
 use super::{HttpReceiver, Responder, TimedResponse, field, is_signed};
+use crate::fixtures::lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Accepts every request.
     Healthy,
-    /// Refuses its first requests, then accepts every request.
-    FailsFirst {
-        /// The number of requests to refuse.
-        times: usize,
-        status: StatusCode,
-    },
     /// Refuses every request, with the request's body in its answer.
     Quotes { status: StatusCode },
 }
@@ -40,7 +35,6 @@ pub struct RecordedRequest {
     pub is_signed: bool,
     /// The time of the request, by the receiver's clock.
     pub at: posthaste_core::Timestamp,
-    pub answered: StatusCode,
 }
 
 /// A receiver that logs every request.
@@ -63,27 +57,12 @@ impl Recorder {
 
     /// All requests so far.
     pub fn arrivals(&self) -> Vec<RecordedRequest> {
-        self.responder().log().clone()
+        lock(&self.responder().log).clone()
     }
 
     /// Waits until `enough` holds for the log. Returns `false` after the time `within`.
     pub async fn waits_for_arrivals(&self, within: Duration, enough: impl Fn(&[RecordedRequest]) -> bool) -> bool {
-        self.waits_for(within, |recorder| enough(&recorder.log()).then_some(())).await.is_some()
-    }
-}
-
-impl RequestRecorder {
-    fn log(&self) -> MutexGuard<'_, Vec<RecordedRequest>> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The status of the answer to the `nth` request.
-    fn status(&self, nth: usize) -> StatusCode {
-        match self.behaviour {
-            Behaviour::FailsFirst { times, status } if nth <= times => status,
-            Behaviour::Quotes { status } => status,
-            _ => StatusCode::NO_CONTENT,
-        }
+        self.waits_for(within, |recorder| enough(&lock(&recorder.log)).then_some(())).await.is_some()
     }
 }
 
@@ -93,14 +72,13 @@ impl Responder for RequestRecorder {
         let (message, delivery) = (field("webhook-id").to_owned(), field("posthaste-delivery").to_owned());
         let at = self.clock.now();
         let is_signed = is_signed(&self.secret, &request, at);
-        let mut log = self.log();
-        let answered = self.status(log.len() + 1);
-        let mut answer = TimedResponse::from(answered);
         let (head, body) = request.into_parts();
-        if let Behaviour::Quotes { .. } = self.behaviour {
+        let mut answer = TimedResponse::from(StatusCode::NO_CONTENT);
+        if let Behaviour::Quotes { status } = self.behaviour {
+            answer = status.into();
             *answer.response.body_mut() = Full::new(body.clone());
         }
-        log.push(RecordedRequest { message, delivery, headers: head.headers, body, is_signed, at, answered });
+        lock(&self.log).push(RecordedRequest { message, delivery, headers: head.headers, body, is_signed, at });
         answer
     }
 }

@@ -1,14 +1,14 @@
 //! The routes that a server documents in `/openapi.json`, and a server with one object of every kind that they name.
 
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::fixtures::caller::{ApiAnswer, ApiConnection};
+use crate::fixtures::{ApiAnswer, ApiConnection, wait};
+use crate::prove::{CannotRun, Context};
 
 /// The longest wait for a breaker to open.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -60,9 +60,9 @@ impl DocumentedRoute {
 }
 
 /// Reads the routes from the server's OpenAPI document.
-pub(crate) async fn documented(line: &mut ApiConnection) -> io::Result<Vec<DocumentedRoute>> {
+pub(crate) async fn documented(line: &mut ApiConnection) -> Result<Vec<DocumentedRoute>, CannotRun> {
     let answer = line.call(Method::GET, "/openapi.json", &[], "").await?.expect(StatusCode::OK)?;
-    let document: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
+    let document: Value = serde_json::from_str(&answer.body)?;
     let mut routes = Vec::new();
     for (path, operations) in document["paths"].as_object().into_iter().flatten() {
         for (method, operation) in operations.as_object().into_iter().flatten() {
@@ -98,7 +98,7 @@ pub(crate) struct ApiWorld {
 
 impl ApiWorld {
     /// Creates one object of every kind through the API.
-    pub(crate) async fn begin(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn begin(address: SocketAddr) -> Result<Self, CannotRun> {
         let mut line = ApiConnection::open(address).await?;
         let later = later(&mut line, &[]).await?;
         let mut world = Self { line, later, ids: Vec::new() };
@@ -106,7 +106,8 @@ impl ApiWorld {
         let endpoint = world.made("/v1/endpoints", endpoint).await?;
         let waits = world.filled(r#"{"payload": 1, "deliver_at": "LATER"}"#);
         let message = world.made("/v1/messages", &waits).await?;
-        let delivery = world.first("/v1/deliveries").await?;
+        // The first in the list.
+        let delivery = world.line.call(Method::GET, "/v1/deliveries", &[], "").await?.id()?;
         let replay = world.made("/v1/replays", r#"{"select": {}}"#).await?;
         let tenant = world.made("/v1/tenants", r#"{"uid": "acme"}"#).await?;
         let key = world.made("/v1/tenants/acme/keys", r#"{"scopes": ["read"]}"#).await?;
@@ -130,34 +131,22 @@ impl ApiWorld {
     }
 
     /// Creates an object and returns its id.
-    async fn made(&mut self, path: &str, body: &str) -> io::Result<String> {
-        let answer = self.line.call(Method::POST, path, &[], body.to_owned()).await?;
-        let id = answer.text("id").map(str::to_owned);
-        id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
-    }
-
-    /// The id of the first object in a list.
-    async fn first(&mut self, path: &str) -> io::Result<String> {
-        let answer = self.line.call(Method::GET, path, &[], "").await?;
-        let id = answer.text("id").map(str::to_owned);
-        id.ok_or_else(|| io::Error::other(format!("GET {path} lists nothing: {}", answer.body)))
+    async fn made(&mut self, path: &str, body: &str) -> Result<String, CannotRun> {
+        self.line.call(Method::POST, path, &[], body.to_owned()).await?.id()
     }
 
     /// Sends messages to the endpoint, where no receiver listens, until its breaker opens. Returns the breaker's id.
-    async fn opened(&mut self) -> io::Result<String> {
+    async fn opened(&mut self) -> Result<String, CannotRun> {
         for _ in 0..40 {
             self.made("/v1/messages", r#"{"payload": 1}"#).await?;
         }
-        let until = tokio::time::Instant::now() + WITHIN;
-        loop {
-            let listed = self.line.call(Method::GET, "/v1/breakers", &[], "").await?;
-            if let Some(id) = listed.text("id") {
-                return Ok(id.to_owned());
-            }
-            if tokio::time::Instant::now() > until {
-                return Err(io::Error::other("no breaker opened for an endpoint that refuses connections"));
-            }
-        }
+        let mut id = None;
+        let opened = async || {
+            id = self.line.call(Method::GET, "/v1/breakers", &[], "").await?.id().ok();
+            Ok(id.is_some())
+        };
+        wait("an open breaker", WITHIN, opened).await?;
+        id.context("no breaker opened for an endpoint that refuses connections")
     }
 
     /// A path with its placeholders replaced by ids of this world.
@@ -193,11 +182,11 @@ impl ApiWorld {
 }
 
 /// A time one day ahead, for deliveries that must still be waiting: the expiry of a message without recipients.
-pub(crate) async fn later(line: &mut ApiConnection, head: &[(&str, &str)]) -> io::Result<String> {
+pub(crate) async fn later(line: &mut ApiConnection, head: &[(&str, &str)]) -> Result<String, CannotRun> {
     let body = r#"{"payload": 1, "ttl": "24h", "to": {"tags": ["absent"]}}"#;
     let answer = line.call(Method::POST, "/v1/messages", head, body).await?;
     let later = answer.text("expires_at").map(str::to_owned);
-    later.ok_or_else(|| io::Error::other(format!("a message was answered {}: {}", answer.status, answer.body)))
+    later.context(format!("a message was answered {}: {}", answer.status, answer.body))
 }
 
 /// The kind of object that a route creates, if it creates one.

@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use posthaste_core::{DeliveryId, TenantId, Timestamp};
 use posthaste_crypto::checkpoint::{Checkpoint, claimed};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_store::journal::{ErasedTarget, Head, JournalEntry};
+use posthaste_store::journal::{Entries, ErasedTarget, Head, JournalEntry};
 use posthaste_store::{JournalRow, Retention, RetentionOverride, RetentionPhase};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::chain::{self, JournalEntries};
+use super::world::FILE;
 use crate::prove::{CannotRun, Context};
 
 /// Each tenant has one endpoint; endpoints have the odd numbers.
@@ -69,9 +70,9 @@ const WAYS: &[Way] = &[
 /// Runs one attack, chosen by the seed, on the database file in a folder. Prints its description.
 pub(crate) fn run(folder: &Path, checkpoint: &str, seed: &str) -> Result<(), CannotRun> {
     let seed: u64 = seed.parse()?;
-    let conn = chain::open(folder)?;
+    let conn = open_unchecked(folder)?;
     let (old, _) = claimed(checkpoint).context("this is no checkpoint")?;
-    let rows = chain::read(&conn)?;
+    let rows = read_journal(&conn)?;
     let ways = u64::try_from(WAYS.len()).unwrap_or(1);
     let (what, way) = WAYS[usize::try_from(seed % ways).unwrap_or(0)];
     way(&mut Attacker { conn, rows, old, dice: fastrand::Rng::with_seed(seed) })?;
@@ -111,7 +112,7 @@ impl Attacker {
     }
 
     fn put_back(&self) -> Result<(), CannotRun> {
-        chain::replace(&self.conn, &self.rows)
+        replace_journal(&self.conn, &self.rows)
     }
 
     // --- plain ---
@@ -239,9 +240,9 @@ impl Attacker {
 
     /// Replaces the journal by a consistent one, with or without removing the checkpoints that contradict it.
     fn put_anew(&mut self, entries: &JournalEntries) -> Result<(), CannotRun> {
-        let rows = chain::made(entries);
+        let rows = journal_of(entries);
         let first = rows.iter().zip(&self.rows).position(|(new, old)| new != old).unwrap_or(rows.len());
-        chain::replace(&self.conn, &rows)?;
+        replace_journal(&self.conn, &rows)?;
         if self.dice.bool() {
             self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(first)])?;
         }
@@ -260,7 +261,7 @@ impl Attacker {
     }
 
     fn anew_changed(&mut self) -> Result<(), CannotRun> {
-        let mut entries = chain::decode(&self.rows)?;
+        let mut entries = decode(&self.rows)?;
         let (row, entry) = self.random_end(&entries);
         if let JournalEntry::Ended { delivery, attempts, .. } = &mut entries[row][entry] {
             *attempts += 1;
@@ -271,7 +272,7 @@ impl Attacker {
     }
 
     fn anew_removed(&mut self) -> Result<(), CannotRun> {
-        let mut entries = chain::decode(&self.rows)?;
+        let mut entries = decode(&self.rows)?;
         let (row, _) = self.random_end(&entries);
         let removed = entries.remove(row);
         self.remove_from_tables(&removed, &entries)?;
@@ -279,14 +280,14 @@ impl Attacker {
     }
 
     fn anew_added(&mut self) -> Result<(), CannotRun> {
-        let mut entries = chain::decode(&self.rows)?;
+        let mut entries = decode(&self.rows)?;
         let row = self.covered();
         entries.insert(row, vec![JournalEntry::Opened { session: 99, at: Timestamp::default() }]);
         self.put_anew(&entries)
     }
 
     fn anew_swapped(&mut self) -> Result<(), CannotRun> {
-        let mut entries = chain::decode(&self.rows)?;
+        let mut entries = decode(&self.rows)?;
         loop {
             let (one, other) = (self.covered(), self.covered());
             if entries[one] != entries[other] {
@@ -297,7 +298,7 @@ impl Attacker {
     }
 
     fn anew_cut(&mut self) -> Result<(), CannotRun> {
-        let mut entries = chain::decode(&self.rows)?;
+        let mut entries = decode(&self.rows)?;
         let row = self.covered();
         let removed: Vec<JournalEntry> = entries.drain(row..).flatten().collect();
         self.remove_from_tables(&removed, &entries)?;
@@ -313,7 +314,7 @@ impl Attacker {
         let public = signer.public().to_string();
         changed(self.conn.execute("UPDATE meta SET value = ?1 WHERE key = 'public_key'", [public])?)?;
         self.conn.execute("DELETE FROM checkpoint", [])?;
-        for row in chain::read(&self.conn)?.iter().rev().step_by(4) {
+        for row in read_journal(&self.conn)?.iter().rev().step_by(4) {
             let line = signer.sign(&Checkpoint { row: row.number, chain: row.hash(), ..self.old });
             self.conn.execute("INSERT INTO checkpoint VALUES (?1, ?2)", (row.number.cast_signed(), line))?;
         }
@@ -376,7 +377,7 @@ impl Attacker {
         let (phase, removed) = (RetentionPhase::History, removed as u64);
         let gone = JournalEntry::Retained { phase, upto: 0, removed, before: at - kept, at, tenant: Some(tenant) };
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
-        chain::append(&self.conn, &chain::next(&head, &[JournalEntry::Agreed { tenant, own, at }, gone]))
+        append_row(&self.conn, &next_row(&head, &[JournalEntry::Agreed { tenant, own, at }, gone]))
     }
 
     /// The times `before` and `at` of a false retention entry: either in the future, or with a retention that was too
@@ -390,7 +391,7 @@ impl Attacker {
 
     fn announce(&mut self, entry: JournalEntry) -> Result<(), CannotRun> {
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
-        chain::append(&self.conn, &chain::next(&head, &[entry]))
+        append_row(&self.conn, &next_row(&head, &[entry]))
     }
 
     /// Removes from the tables the deliveries of entries that were removed, unless a remaining entry names them too.
@@ -424,4 +425,70 @@ fn number(number: usize) -> i64 {
 /// Fails if a statement changed no row: an attack without an effect would prove nothing.
 fn changed(rows: usize) -> Result<(), CannotRun> {
     if rows > 0 { Ok(()) } else { Err(CannotRun("the attack changed no row".to_owned())) }
+}
+
+/// Opens the database without check constraints and without syncs.
+fn open_unchecked(folder: &Path) -> Result<Connection, CannotRun> {
+    let conn = Connection::open(folder.join(FILE))?;
+    conn.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF;")?;
+    Ok(conn)
+}
+
+/// The entries of each journal row, from the first row on.
+type JournalEntries = Vec<Vec<JournalEntry>>;
+
+/// Reads the whole journal.
+fn read_journal(conn: &Connection) -> Result<Vec<JournalRow>, CannotRun> {
+    let mut sql = conn.prepare("SELECT number, at_ms, packed, root, before FROM journal ORDER BY number")?;
+    let rows = sql.query_map([], stored)?.collect::<Result<_, _>>()?;
+    Ok(rows)
+}
+
+fn stored(row: &Row<'_>) -> rusqlite::Result<JournalRow> {
+    Ok(JournalRow {
+        number: row.get::<_, i64>(0)?.cast_unsigned(),
+        at: Timestamp::from_millis(row.get(1)?),
+        packed: Bytes::from(row.get::<_, Vec<u8>>(2)?),
+        root: row.get(3)?,
+        before: row.get(4)?,
+    })
+}
+
+fn decode(rows: &[JournalRow]) -> Result<JournalEntries, CannotRun> {
+    rows.iter().map(|row| Ok(row.entries().collect::<Result<_, _>>()?)).collect()
+}
+
+/// Rows with these entries, and with consistent roots, hashes and links.
+fn journal_of(entries: &JournalEntries) -> Vec<JournalRow> {
+    let mut head = Head::default();
+    let mut rows = Vec::with_capacity(entries.len());
+    for of_row in entries {
+        let row = next_row(&head, of_row);
+        head = Head::behind(&row);
+        rows.push(row);
+    }
+    rows
+}
+
+/// The row with these entries that follows `head`.
+fn next_row(head: &Head, entries: &[JournalEntry]) -> JournalRow {
+    let mut packed = Entries::default();
+    entries.iter().for_each(|entry| packed.push(entry));
+    head.next(&packed)
+}
+
+/// Replaces the journal in the file by this one.
+fn replace_journal(conn: &Connection, rows: &[JournalRow]) -> Result<(), CannotRun> {
+    conn.execute_batch("BEGIN; DELETE FROM journal;")?;
+    rows.iter().try_for_each(|row| append_row(conn, row))?;
+    conn.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+fn append_row(conn: &Connection, row: &JournalRow) -> Result<(), CannotRun> {
+    conn.execute(
+        "INSERT INTO journal (number, at_ms, packed, root, before) VALUES (?1, ?2, ?3, ?4, ?5)",
+        (row.number.cast_signed(), row.at.as_millis(), &*row.packed, row.root, row.before),
+    )?;
+    Ok(())
 }

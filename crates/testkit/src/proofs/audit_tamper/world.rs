@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Cause, Delivery, DeliveryChange, RowIndex, Shard, State, TenantId, Timestamp};
+use posthaste_core::{Cause, Delivery, RowIndex, State, TenantId, Timestamp};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{
     Archive, AttemptRecord, AuditStamp, Checkpoints, ErasureTarget, Outbox, PauseScope, Retention, RetentionOverride,
-    RetentionOverrides, RetentionStep, Session, Settlement, StoreError,
+    RetentionOverrides, RetentionStep, Session, StoreError,
 };
 
-use crate::fixtures::seeder::{MessageMint, put_endpoints, shelf};
+use crate::fixtures::{MessageMint, put_endpoints, settlement, shelf};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -59,7 +59,7 @@ pub(super) async fn open(folder: &Path, at: Timestamp) -> Result<(Sqlite, Sessio
 
 /// The folder of the closed store, and the checkpoint that was exported from it.
 pub(super) struct AuditWorld {
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
     pub(super) exported: String,
 }
 
@@ -88,10 +88,6 @@ impl AuditWorld {
         _ = store.sign(session, 1, THEN).await?;
         store.close().await;
         Ok(Self { folder, exported })
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// A time after the last message.
@@ -135,16 +131,16 @@ async fn add_message(
     let mut delivery = new;
     if number % 3 == 0 {
         let due = at + Duration::from_secs(5);
-        delivery = settled(store, session, delivery, State::Retry { due, cause: Cause::Unavailable }, at).await?;
+        delivery = settled(store, session, &delivery, State::Retry { due, cause: Cause::Unavailable }, at).await?;
     }
     let end = match number % 4 {
         0 => State::Dead { at, cause: Cause::NotFound },
         _ => State::Delivered { at },
     };
-    delivery = settled(store, session, delivery, end, at).await?;
+    delivery = settled(store, session, &delivery, end, at).await?;
     if number % 5 == 0 {
         // A second attempt is settled after the delivery has ended: the store records it as late.
-        settled(store, session, delivery, State::Delivered { at }, at).await?;
+        settled(store, session, &delivery, State::Delivered { at }, at).await?;
     }
     Ok(())
 }
@@ -153,23 +149,15 @@ async fn add_message(
 async fn settled(
     store: &Sqlite,
     session: Session,
-    before: Delivery,
+    before: &Delivery,
     state: State,
     at: Timestamp,
 ) -> Result<Delivery, StoreError> {
     let number = before.attempts + 1;
     let cause = if matches!(state, State::Delivered { .. }) { Cause::Ok } else { Cause::Unavailable };
     let attempt = AttemptRecord { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
-    let next = Delivery { state, attempts: number, ..before.clone() };
-    let record = DeliveryChange {
-        shard: Shard::of(next.lane),
-        delivery: next.clone(),
-        attempts_before: before.attempts,
-        place: RowIndex::Delayed,
-        pauses_lane: false,
-        endpoint_change: None,
-    };
-    let settlement = Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: None };
+    let settlement = settlement(session, before, state, attempt);
+    let next = settlement.record.delivery.clone();
     _ = store.settle(session, vec![settlement]).await?;
     Ok(next)
 }

@@ -1,15 +1,19 @@
 //! The tasks of measured processes, and their results.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs;
 use std::time::Duration;
 
-use super::heap::Heap;
-use super::owner::Owner;
+use posthaste_core::{DeliveryId, Roll, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::owner::{Owner, PENDING, fails};
 use super::window::WindowContent;
 use crate::prove::{CannotRun, Context};
 
 /// A load to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SpeedTask {
     /// The scheduler with all deliveries in its window.
     Front,
@@ -21,8 +25,8 @@ pub(super) enum SpeedTask {
     Heap,
 }
 
-/// A task for a process of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A task for a process of its own, which gets it as JSON.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     /// Run a load and print the CPU time of a delivery.
     Time { load: SpeedTask, warm_up: u64, deliveries: u64 },
@@ -32,87 +36,25 @@ pub(super) enum Task {
     Keep { kept: WindowContent },
 }
 
-const LOADS: [(&str, SpeedTask); 4] =
-    [("front", SpeedTask::Front), ("behind", SpeedTask::Behind), ("scan", SpeedTask::Scan), ("heap", SpeedTask::Heap)];
-
-impl Task {
-    /// The task as a command line.
-    pub(super) fn args(&self) -> Vec<String> {
-        let load_args = |verb: &str, load: SpeedTask, warm_up: u64, deliveries: u64| {
-            let name = name_of(&LOADS, load);
-            vec![verb.to_owned(), name.to_owned(), warm_up.to_string(), deliveries.to_string()]
-        };
-        match *self {
-            Self::Time { load, warm_up, deliveries } => load_args("time", load, warm_up, deliveries),
-            Self::Work { load, warm_up, deliveries } => load_args("work", load, warm_up, deliveries),
-            Self::Keep { kept } => vec!["keep".to_owned(), name_of(&WindowContent::NAMES, kept).to_owned()],
+/// Runs the task that is described as JSON, and prints the result.
+pub(crate) fn run(json: &str) -> Result<(), CannotRun> {
+    match serde_json::from_str(json).context(format!("{json} is not a task"))? {
+        Task::Time { load, warm_up, deliveries } => {
+            println!("{}", serde_json::to_string(&time(load, warm_up, deliveries)?)?);
         }
+        Task::Work { load, warm_up, deliveries } => work(load, warm_up, deliveries),
+        Task::Keep { kept } => println!("{}", kept.bytes_each()?),
     }
-
-    /// The task of a command line.
-    fn read(args: &[&str]) -> Option<Self> {
-        let number = |text: &str| text.parse().ok();
-        match *args {
-            ["time", load, warm_up, deliveries] => Some(Self::Time {
-                load: named(&LOADS, load)?,
-                warm_up: number(warm_up)?,
-                deliveries: number(deliveries)?,
-            }),
-            ["work", load, warm_up, deliveries] => Some(Self::Work {
-                load: named(&LOADS, load)?,
-                warm_up: number(warm_up)?,
-                deliveries: number(deliveries)?,
-            }),
-            ["keep", kept] => Some(Self::Keep { kept: named(&WindowContent::NAMES, kept)? }),
-            _ => None,
-        }
-    }
-
-    fn run(self) -> Result<String, CannotRun> {
-        match self {
-            Self::Time { load, warm_up, deliveries } => Ok(time(load, warm_up, deliveries)?.written()),
-            Self::Work { load, warm_up, deliveries } => {
-                work(load, warm_up, deliveries);
-                Ok(String::new())
-            }
-            Self::Keep { kept } => Ok(kept.bytes_each()?.to_string()),
-        }
-    }
-}
-
-fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], thing: T) -> &'static str {
-    names.iter().find(|(_, named)| *named == thing).map(|(name, _)| *name).expect("everything has a name")
-}
-
-fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
-    names.iter().find(|(known, _)| *known == name).map(|(_, thing)| *thing)
-}
-
-/// Runs the task of these words, and prints the result.
-pub(crate) fn run(words: &[&str]) -> Result<(), CannotRun> {
-    let task = Task::read(words).context(format!("{words:?} is not a task"))?;
-    println!("{}", task.run()?);
     Ok(())
 }
 
 /// The results of a timed run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Timed {
     /// CPU time of a delivery, in µs.
     pub(super) micros: f64,
     /// Lanes with a delivery that ended.
     pub(super) lanes_served: usize,
-}
-
-impl Timed {
-    fn written(self) -> String {
-        format!("{} {}", self.micros, self.lanes_served)
-    }
-
-    pub(super) fn read(line: &str) -> Option<Self> {
-        let (micros, lanes_served) = line.trim().split_once(' ')?;
-        Some(Self { micros: micros.parse().ok()?, lanes_served: lanes_served.parse().ok()? })
-    }
 }
 
 /// The longest time of a run. A slower load is judged by the deliveries that it made until then.
@@ -196,29 +138,68 @@ fn cpu_time() -> Result<Duration, CannotRun> {
     nanos.map(Duration::from_nanos).context(format!("schedstat begins with no number: {text}"))
 }
 
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// The baseline: a minimal scheduler with one heap of due times, without lanes, limits or states, and as many entries as
+/// the scheduler's window in the other loads. A delivery is pushed when it arrives and popped when it is sent; a failed
+/// one is pushed again.
+struct Heap {
+    due: BinaryHeap<Reverse<(Timestamp, DeliveryId)>>,
+    arrived: u64,
+}
+
+impl Heap {
+    fn new() -> Self {
+        let mut heap = Self { due: BinaryHeap::new(), arrived: 0 };
+        for _ in 0..PENDING {
+            heap.arrive();
+        }
+        heap
+    }
+
+    fn run(&mut self, deliveries: u64) {
+        for _ in 0..deliveries {
+            self.arrive();
+            while self.attempt_fails() {}
+        }
+    }
+
+    fn arrive(&mut self) {
+        self.arrived += 1;
+        self.due.push(Reverse((self.now(), DeliveryId::from_raw(self.arrived))));
+    }
+
+    fn attempt_fails(&mut self) -> bool {
+        let Reverse((_, id)) = self.due.pop().expect("there is always something pending");
+        let failed = fails(Roll(self.arrived).fork(id.raw()));
+        if failed {
+            self.due.push(Reverse((self.now() + RETRY_AFTER, id)));
+        }
+        failed
+    }
+
+    /// A millisecond passes with every arrival.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(0) + Duration::from_millis(self.arrived)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn task_is_read_as_it_was_written() {
-        let loads = LOADS.map(|(_, load)| load);
-        let times = loads.map(|load| Task::Time { load, warm_up: 3, deliveries: 7 });
-        let works = loads.map(|load| Task::Work { load, warm_up: 0, deliveries: 9 });
-        let keeps = WindowContent::NAMES.map(|(_, kept)| Task::Keep { kept });
-        for task in times.into_iter().chain(works).chain(keeps) {
-            let args = task.args();
-            let words: Vec<&str> = args.iter().map(String::as_str).collect();
-            assert_eq!(Task::read(&words), Some(task), "{words:?}");
+    fn task_and_its_result_survive_a_round_trip_through_json() {
+        let task = Task::Time { load: SpeedTask::Scan, warm_up: 3, deliveries: 7 };
+        for task in [task, Task::Keep { kept: WindowContent::Boxes }] {
+            let json = serde_json::to_string(&task).expect("JSON");
+            let read: Task = serde_json::from_str(&json).expect("a task");
+            assert_eq!(format!("{read:?}"), format!("{task:?}"));
+            assert!(serde_json::from_str::<Task>(&json.replace("Scan", "Nothing").replace("Boxes", "some")).is_err());
         }
-        assert_eq!(Task::read(&["time", "nothing", "1", "1"]), None);
-        assert_eq!(Task::read(&["time", "front", "1", "some"]), None);
-    }
-
-    #[test]
-    fn timed_result_is_read_as_it_was_written() {
-        let timed = Timed { micros: 1.0625, lanes_served: 10_000 };
-        assert_eq!(Timed::read(&format!("{}\n", timed.written())), Some(timed));
-        assert_eq!(Timed::read("fast"), None);
+        let json = serde_json::to_string(&Timed { micros: 1.0625, lanes_served: 10_000 }).expect("JSON");
+        let read: Timed = serde_json::from_str(&format!("{json}\n")).expect("a result");
+        assert_eq!((read.micros, read.lanes_served), (1.0625, 10_000));
+        assert!(serde_json::from_str::<Timed>("fast").is_err());
     }
 }

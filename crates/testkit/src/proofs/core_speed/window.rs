@@ -7,11 +7,13 @@ use std::time::Duration;
 use posthaste_core::scheduler::{Admission, Limits};
 use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, Policy, RowIndex, Scheduler, Timestamp};
 
+use serde::{Deserialize, Serialize};
+
 use super::owner::settings;
 use super::rows::{lane_id, tier_of};
 use crate::prove::{CannotRun, Context};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum WindowContent {
     ReadyInOneLane,
     /// Deliveries of one lane that wait for their due time.
@@ -31,14 +33,6 @@ const WAIT: Duration = Duration::from_secs(10);
 type TooLarge = [u8; 272];
 
 impl WindowContent {
-    pub(super) const NAMES: [(&str, Self); 5] = [
-        ("ready-in-one-lane", Self::ReadyInOneLane),
-        ("waiting-in-one-lane", Self::WaitingInOneLane),
-        ("ready-in-own-lanes", Self::ReadyInOwnLanes),
-        ("waiting-in-own-lanes", Self::WaitingInOwnLanes),
-        ("boxes", Self::Boxes),
-    ];
-
     /// Fills a window. Returns the bytes per entry.
     pub(super) fn bytes_each(self) -> Result<f64, CannotRun> {
         // One lane may fill the window here, because only the memory of deliveries and lanes is measured.

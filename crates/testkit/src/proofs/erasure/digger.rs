@@ -3,19 +3,17 @@
 //! It searches every file for the erased data, in windows of sixteen bytes at every offset; and it opens and reads
 //! every row that is left.
 
-use std::collections::HashSet;
 use std::fs;
-use std::hash::BuildHasherDefault;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use posthaste_core::id_map::IdHasher;
+use posthaste_core::id_map::IdSet;
 use posthaste_core::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::fixtures::part;
+use crate::fixtures::{block_on, from_hex, hex, part};
 use crate::master_key;
 use crate::prove::{CannotRun, Context};
 
@@ -24,34 +22,24 @@ pub const WINDOW: usize = 16;
 
 /// Runs the process in this role. Returns how many matches it found and how much it read: bytes or texts.
 pub(super) fn dig(role: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
-    let hex =
-        |value: &Vec<u8>| value.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect::<String>();
-    part::found_and_searched(&part::run(role, folders, &values.iter().map(hex).collect::<String>())?)
+    let lines: String = values.iter().map(|value| hex(value) + "\n").collect();
+    part::found_and_searched(&part::run(role, folders, &lines)?)
 }
 
 fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
-    let bytes = |line: io::Result<String>| -> Result<Vec<u8>, CannotRun> {
-        let line = line?;
-        let pair = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or_default(), 16);
-        let bytes = (0..line.len()).step_by(2).map(pair).collect::<Result<_, _>>();
-        bytes.context("an input line is not hexadecimal")
-    };
+    let bytes = |line: io::Result<String>| from_hex(&line?).context("an input line is not hexadecimal");
     io::stdin().lock().lines().map(bytes).collect()
 }
 
 pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
-    let mut wanted: HashSet<u128, BuildHasherDefault<Spread>> = HashSet::default();
-    for value in values()? {
-        wanted.extend(value.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes));
-    }
+    let wanted: IdSet<_> = values()?.iter().flat_map(|value| windows(value).collect::<Vec<_>>()).collect();
     let (mut found, mut read) = (0_u64, 0_u64);
     for folder in folders {
         for file in fs::read_dir(folder)? {
             let path = file?.path();
             let bytes = fs::read(&path)?;
             read += bytes.len() as u64;
-            let windows = bytes.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes);
-            let here = windows.filter(|window| wanted.contains(window)).count() as u64;
+            let here = windows(&bytes).filter(|window| wanted.contains(window)).count() as u64;
             if here > 0 {
                 println!("found {here} windows in {}", path.display());
             }
@@ -62,29 +50,16 @@ pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// A cheap hasher of windows, which are random already.
-#[derive(Default)]
-struct Spread(IdHasher);
-
-impl std::hash::Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0.finish()
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let (low, high) = bytes.split_at(bytes.len().min(8));
-        for half in [low, high] {
-            let mut number = [0; 8];
-            number[..half.len().min(8)].copy_from_slice(&half[..half.len().min(8)]);
-            self.0.write_u64(u64::from_le_bytes(number));
-        }
-    }
+/// Every window of some bytes, as two numbers: their hash is cheap, which is enough because they are random already.
+fn windows(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let halves = |window: &[u8]| Some((*window.first_chunk()?, *window.last_chunk()?));
+    let numbers = |(first, last)| (u64::from_be_bytes(first), u64::from_be_bytes(last));
+    bytes.windows(WINDOW).filter_map(halves).map(numbers)
 }
 
 /// Opens every row that is left, and searches its texts.
 pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
     let wanted = values()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut found, mut read) = (0_u64, 0_u64);
     let mut look = |what: &str, text: &[u8]| {
         read += 1;
@@ -96,7 +71,7 @@ pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
         found += hits;
     };
     let ids = ids(folder)?;
-    runtime.block_on(async {
+    block_on(async {
         let store = Sqlite::open_folder(folder, master_key())?;
         for id in ids.messages {
             if let Some(message) = store.message(MessageId::from_raw(id)).await? {
@@ -120,10 +95,8 @@ pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
             loop {
                 let page = store.dead_letters(filter.clone(), ListOrder::OldestFirst, after, 500).await?;
                 page.letters.iter().for_each(|letter| look("a dead letter", format!("{letter:?}").as_bytes()));
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
+                let Some(next) = page.next else { break };
+                after = Some(next);
             }
         }
         store.close().await;
@@ -143,12 +116,10 @@ struct Ids {
 
 fn ids(folder: &Path) -> Result<Ids, CannotRun> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-    let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
-    let conn = Connection::open_with_flags(folder.join("posthaste.db"), flags).map_err(cannot)?;
-    let column = |sql: &str| -> Result<Vec<u64>, CannotRun> {
-        let mut sql = conn.prepare(sql).map_err(cannot)?;
-        let found = sql.query_map([], |row| row.get::<_, i64>(0)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        Ok(found.map_err(cannot)?.into_iter().map(i64::unsigned_abs).collect())
+    let conn = Connection::open_with_flags(folder.join("posthaste.db"), flags)?;
+    let column = |sql: &str| -> rusqlite::Result<Vec<u64>> {
+        let mut sql = conn.prepare(sql)?;
+        sql.query_map([], |row| row.get(0).map(i64::unsigned_abs))?.collect()
     };
     Ok(Ids {
         messages: column("SELECT id FROM message UNION SELECT id FROM kept")?,

@@ -8,13 +8,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::StatusCode;
 use posthaste_core::{
-    Audience, Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, Shard, State,
-    TenantId, Tier, Timestamp,
+    Audience, Cause, Delivery, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, State, TenantId, Tier,
+    Timestamp,
 };
 use posthaste_crypto::public_id::IdKey;
-use posthaste_crypto::random;
-use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
+use posthaste_crypto::{random, seal};
 use posthaste_engine::accept::{EndpointRef, IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, System};
@@ -33,10 +32,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::copied;
+use super::NO_DATA;
+use crate::fixtures::{copied, settlement, wait};
 use crate::master_key;
 use crate::prove::{CannotRun, Context};
-use crate::receivers::recorder::{Behaviour, Recorder};
+use crate::receivers::{Behaviour, Recorder};
 
 /// The tenants of the people. The second tenant is erased as a whole.
 const TENANTS: [TenantId; 2] = [TenantId::from_raw(1), TenantId::from_raw(2)];
@@ -194,7 +194,7 @@ impl ErasureWorld {
             _ = store.accept(session, vec![Accepted::new(message, vec![new])]).await?;
             store.arrivals().await;
             let answer = body(person, 200);
-            store.settle(session, vec![died(delivery, session, then, answer)]).await?;
+            store.settle(session, vec![died(&delivery, session, then, answer)]).await?;
             person.first.push(id);
         }
         let mut step = RetentionStep::of(RetentionPhase::Messages);
@@ -221,8 +221,8 @@ impl ErasureWorld {
             }
         }
         let arrived = |receiver: &Recorder| receiver.arrivals().len();
-        wait("the first arrivals", || arrived(&self.receivers.well) >= count && arrived(&self.receivers.fails) > 0)
-            .await?;
+        let first = async || Ok(arrived(&self.receivers.well) >= count && arrived(&self.receivers.fails) > 0);
+        wait("the first arrivals", PATIENCE, first).await?;
         letters(&node.store, 2 * count).await?;
         // Every third person's dead letters are replayed, and die again.
         for tenant in TENANTS {
@@ -231,7 +231,7 @@ impl ErasureWorld {
             let replay = AskedReplay { tenant, what: ReplayWhat::Listed(ids), per_second: None, reason: None };
             node.engine.replay(&replay, None).await?;
         }
-        wait("arrivals of the replay", || arrived(&self.receivers.refuses) > count).await?;
+        wait("arrivals of the replay", PATIENCE, async || Ok(arrived(&self.receivers.refuses) > count)).await?;
         letters(&node.store, 2 * count + 1).await?;
         node.stop().await
     }
@@ -239,19 +239,18 @@ impl ErasureWorld {
     /// Reads from the database file what is stored about the people to erase: ciphertexts, lookup hashes and wrapped
     /// keys.
     pub(super) fn record(&self, data: &Path) -> Result<ErasedBefore, CannotRun> {
-        let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-        let conn = Connection::open_with_flags(data.join("posthaste.db"), flags).map_err(cannot)?;
+        let conn = Connection::open_with_flags(data.join("posthaste.db"), flags)?;
         let mut values: Vec<Vec<u8>> = Vec::new();
         let mut keys = std::collections::BTreeSet::new();
         let sql = "SELECT head, body, CAST(event_type AS BLOB) FROM message WHERE id = ?1
                    UNION ALL SELECT head, body, CAST(event_type AS BLOB) FROM kept WHERE id = ?1";
-        let mut message = conn.prepare(sql).map_err(cannot)?;
+        let mut message = conn.prepare(sql)?;
         for person in self.people.0.iter().filter(|person| person.is_erased) {
             for id in &person.first {
                 let id = i64::try_from(id.raw()).unwrap_or(i64::MAX);
                 let read = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
-                let mut row: [Vec<u8>; 3] = message.query_row([id], read).map_err(cannot)?;
+                let mut row: [Vec<u8>; 3] = message.query_row([id], read)?;
                 row[2].drain(..ALIKE);
                 let key = seal::key_of(&row[0])?;
                 keys.insert(key.0);
@@ -259,8 +258,8 @@ impl ErasureWorld {
             }
         }
         let column = |sql: &str| -> Result<Vec<(u32, Vec<u8>)>, CannotRun> {
-            let mut sql = conn.prepare(sql).map_err(cannot)?;
-            sql.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).and_then(Iterator::collect).map_err(cannot)
+            let mut sql = conn.prepare(sql)?;
+            Ok(sql.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
         };
         let theirs = |sql: &str| -> Result<Vec<Vec<u8>>, CannotRun> {
             let mut found = Vec::new();
@@ -323,7 +322,7 @@ impl ErasureWorld {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let took = begun.elapsed();
-        copied(data, running)?;
+        copied(data, running, NO_DATA)?;
         stop.cancel();
         let mut accepted = Vec::new();
         while let Some(more) = beside.join_next().await {
@@ -352,11 +351,10 @@ fn lane_of(endpoint: EndpointId) -> LaneId {
 
 /// The lookup values of endpoints that are sealed under one of these keys: keyed hashes of their subject and tags.
 fn found_by(conn: &Connection, keys: &std::collections::BTreeSet<u32>) -> Result<Vec<Vec<u8>>, CannotRun> {
-    let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
     let sql = "SELECT sealed, subject, tags FROM endpoint WHERE subject IS NOT NULL AND tags IS NOT NULL";
-    let mut sql = conn.prepare(sql).map_err(cannot)?;
+    let mut sql = conn.prepare(sql)?;
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, [row.get(1)?, row.get(2)?]));
-    let rows: Vec<(Vec<u8>, [Vec<u8>; 2])> = sql.query_map([], read).and_then(Iterator::collect).map_err(cannot)?;
+    let rows: Vec<(Vec<u8>, [Vec<u8>; 2])> = sql.query_map([], read)?.collect::<Result<_, _>>()?;
     let mut found = Vec::new();
     for (sealed, hashes) in rows {
         let key = seal::key_of(&sealed)?;
@@ -397,7 +395,7 @@ impl Node {
             let session = store.open(SystemClock::new().now()).await?.session;
             store.leave_what_is_deleted(session).await?;
         }
-        let loopback = "127.0.0.0/8".parse().map_err(|_| CannotRun("a network".to_owned()))?;
+        let loopback = "127.0.0.0/8".parse().expect("a network");
         let rules = TargetRules { allow_http: true, allow_networks: vec![loopback], ..TargetRules::default() };
         let settings = Settings {
             connector: connector::Settings { rules, ..connector::Settings::default() },
@@ -482,31 +480,10 @@ fn tenant_place(person: &Person) -> usize {
     usize::from(person.tenant == TENANTS[1])
 }
 
-fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) -> Settlement {
-    delivery.attempts = 1;
-    delivery.state = State::Dead { at, cause: Cause::NotFound };
-    let took = Duration::from_millis(7);
-    let attempt = AttemptRecord { number: 1, at, took, cause: Cause::NotFound, status: Some(404) };
-    let record = DeliveryChange {
-        shard: Shard::of(delivery.lane),
-        delivery,
-        attempts_before: 0,
-        place: RowIndex::Delayed,
-        pauses_lane: false,
-        endpoint_change: None,
-    };
-    Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: Some(answer) }
-}
-
-async fn wait(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), CannotRun> {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        if Instant::now() > until {
-            return Err(CannotRun(format!("{what} did not happen within {PATIENCE:?}")));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
+fn died(delivery: &Delivery, session: Session, at: Timestamp, answer: Bytes) -> Settlement {
+    let (took, cause) = (Duration::from_millis(7), Cause::NotFound);
+    let attempt = AttemptRecord { number: 1, at, took, cause, status: Some(404) };
+    Settlement { excerpt: Some(answer), ..settlement(session, delivery, State::Dead { at, cause }, attempt) }
 }
 
 /// Waits until there are at least `count` dead letters.

@@ -13,8 +13,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, Outbox, Session, StoreError};
 use tokio::task::JoinSet;
 
-use crate::fixtures::part;
-use crate::fixtures::seeder::{SeededTarget, with_delivery};
+use crate::fixtures::{SeededTarget, part, runtime, with_delivery};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -41,8 +40,7 @@ pub(super) enum TwinAnswer {
 pub(crate) fn run(folder: &Path, keys: &str, seed: &str, with: &str) -> Result<(), CannotRun> {
     part::end_with_input();
     let with = if with == "stripped" { TwinKeys::Stripped } else { TwinKeys::Kept };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(send(folder, keys.parse()?, seed.parse()?, with))
+    runtime()?.block_on(send(folder, keys.parse()?, seed.parse()?, with))
 }
 
 async fn send(folder: &Path, keys: u64, seed: u64, with: TwinKeys) -> Result<(), CannotRun> {

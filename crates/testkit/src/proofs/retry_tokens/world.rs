@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_core::scheduler::Limits;
@@ -16,9 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Size;
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part::ChildProcess;
-use crate::fixtures::seeder::{self, MessageMint, put_endpoints};
+use crate::fixtures::{ChildProcess, Loopback, MemoryLog, MessageMint, lock, put_endpoints, seeder, taken};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -112,8 +109,7 @@ impl Filled {
             let (Some(first), Some(last)) = (ids.first(), ids.last()) else { continue };
             let args = [file.clone(), (*deed).to_owned(), first.raw().to_string(), last.raw().to_string()];
             let mut forger = ChildProcess::start("forge", &args)?;
-            let mut line = String::new();
-            forger.says()?.read_line(&mut line)?;
+            let line = forger.line()?;
             let changed = line.trim();
             if !forger.ends()?.success() || changed != ids.len().to_string() {
                 return Err(CannotRun(format!("the attack {deed} changed {changed:?} rows instead of {}", ids.len())));
@@ -161,20 +157,20 @@ impl Run {
         let arrived = Arc::new(Mutex::new(BTreeSet::new()));
         let seen = Arc::clone(&arrived);
         let receive = move |send: &posthaste_engine::dispatch::SendAttempt, _: &posthaste_store::Message| {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(send.start.delivery);
+            lock(&seen).insert(send.start.delivery);
             taken()
         };
         let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
         let (driver, _handle) = transport.drive(Limits::default(), start, SystemClock::new(), 1);
-        let errors = Errors::default();
-        let listening = tracing::subscriber::set_default(errors.clone());
+        let log = MemoryLog::default();
+        let listening = tracing::subscriber::set_default(log.subscriber(tracing::Level::ERROR));
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();
         running.spawn(driver.run(stop.clone()));
         let results = || {
-            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let arrived = lock(&arrived).clone();
             let tokens = store.tokens();
-            let errors = errors.0.load(Ordering::Relaxed);
+            let errors = log.text().lines().count() as u64;
             Self { arrived, rejected: tokens.rejected, renewed: tokens.renewed, errors }
         };
         let (mut last, mut moved) = ((0, 0), Instant::now());
@@ -202,30 +198,4 @@ impl Run {
         store.close().await;
         Ok(run)
     }
-}
-
-/// Counts lines at error level.
-#[derive(Clone, Debug, Default)]
-struct Errors(Arc<AtomicU64>);
-
-impl tracing::Subscriber for Errors {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -13,6 +13,7 @@ use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{MasterKey, MasterKeyId, Masters};
 use rusqlite::Connection;
 
+use crate::fixtures::from_hex;
 use crate::prove::{CannotRun, Context};
 
 /// The bytes of a piece. Any sixteen consecutive bytes of a wrapped key contain at least one whole piece.
@@ -57,7 +58,7 @@ pub(crate) fn run(folder: &Path) -> Result<(), CannotRun> {
     for line in input.lines() {
         match line.split_once(' ') {
             Some(("key", text)) => keys.extend(MasterKey::parse(text).ok()),
-            Some(("wrapped", hex)) => pieces.extend(decode_hex(hex).as_chunks::<PIECE>().0.iter().copied()),
+            Some(("wrapped", hex)) => pieces.extend(from_hex(hex).unwrap_or_default().as_chunks::<PIECE>().0),
             _ => return Err(CannotRun(format!("unknown line {line:?}"))),
         }
     }
@@ -115,8 +116,4 @@ fn owners(folder: &Path) -> std::io::Result<Vec<(u32, u64)>> {
         sql.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.cast_unsigned())))?.collect()
     });
     Ok(read.unwrap_or_default())
-}
-
-fn decode_hex(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).filter_map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()).collect()
 }

@@ -9,7 +9,8 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use posthaste_crypto::digest::sha256;
 use rusqlite::Connection;
 
-use crate::prove::CannotRun;
+use crate::fixtures::hex;
+use crate::prove::{CannotRun, Context};
 
 /// An encoding in which a text may have been stored.
 type Form = fn(&[u8]) -> Vec<u8>;
@@ -83,13 +84,12 @@ fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
 
 /// Moves sealed values to other places: to another row, another field, another tenant. Prints the rows changed.
 pub(crate) fn move_values(database: &Path) -> Result<(), CannotRun> {
-    change(database)?;
+    change(database).context("cannot change the database")?;
     fit_manifest(database)
 }
 
-fn change(database: &Path) -> Result<(), CannotRun> {
-    let cannot = |error: rusqlite::Error| CannotRun(format!("cannot change the database: {error}"));
-    let conn = Connection::open(database).map_err(cannot)?;
+fn change(database: &Path) -> rusqlite::Result<()> {
+    let conn = Connection::open(database)?;
     // The messages are in four parts, which get: the body of another row, the head of another row, their own body as
     // head, and everything of a row of another tenant.
     for (part, sql) in [
@@ -109,14 +109,14 @@ fn change(database: &Path) -> Result<(), CannotRun> {
     ] {
         let which = "id IN (SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS place, count(*) OVER () AS all_of FROM message)
                      WHERE place % 4 = ?1 AND place < all_of - 8)";
-        let mut ids = conn.prepare(&format!("{sql} WHERE {which} RETURNING id")).map_err(cannot)?;
-        let ids: Vec<i64> = ids.query_map([part], |row| row.get(0)).and_then(Iterator::collect).map_err(cannot)?;
+        let mut ids = conn.prepare(&format!("{sql} WHERE {which} RETURNING id"))?;
+        let ids: Vec<i64> = ids.query_map([part], |row| row.get(0))?.collect::<Result<_, _>>()?;
         ids.iter().for_each(|id| println!("message {id}"));
     }
-    let mut ids = conn
-        .prepare("UPDATE endpoint SET sealed = coalesce((SELECT sealed FROM endpoint e WHERE e.id > endpoint.id LIMIT 1), (SELECT body FROM message LIMIT 1)) RETURNING id")
-        .map_err(cannot)?;
-    let ids: Vec<i64> = ids.query_map([], |row| row.get(0)).and_then(Iterator::collect).map_err(cannot)?;
+    let mut ids = conn.prepare(
+        "UPDATE endpoint SET sealed = coalesce((SELECT sealed FROM endpoint e WHERE e.id > endpoint.id LIMIT 1), (SELECT body FROM message LIMIT 1)) RETURNING id",
+    )?;
+    let ids: Vec<i64> = ids.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     ids.iter().for_each(|id| println!("endpoint {id}"));
     Ok(())
 }
@@ -132,10 +132,6 @@ fn fit_manifest(database: &Path) -> Result<(), CannotRun> {
         _ => format!("{line}\n"),
     });
     Ok(fs::write(&manifest, fits.collect::<String>())?)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn percent(bytes: &[u8]) -> String {

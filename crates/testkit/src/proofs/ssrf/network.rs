@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
+use crate::fixtures::lock;
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// The result of a look-up.
@@ -122,8 +123,4 @@ pub(super) fn send(to: &Connector, target: &Arc<Target>) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let job = ConnectorJob { token: 1, target: Arc::clone(target), identity: None, request, deadline };
     to.send(job).map_err(io::Error::other)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

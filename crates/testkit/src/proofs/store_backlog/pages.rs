@@ -3,7 +3,6 @@
 //! processed yet.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,11 +17,9 @@ use posthaste_store::{
 use tokio::time::Instant;
 
 use super::PAGE_BAR_MS;
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::seeder::{self, MessageMint, SeededTarget, THEN, YOUNG, put_endpoints};
-use crate::fixtures::statistics::median;
+use crate::fixtures::{Cpu, MessageMint, SeededTarget, THEN, YOUNG, median, put_endpoints, seeder};
 use crate::master_key;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 const ROWS: u32 = 500;
 /// How many pages of each list are read, from its beginning.
@@ -56,10 +53,10 @@ impl Pages {
 
     /// Reads and times a page. One that is over the bar is read up to twice more and the shortest time counts: this
     /// removes disturbances by other work of the machine, but not the page's own cost.
-    async fn read<T, F: Future<Output = Result<T, StoreError>>>(
+    async fn read<T>(
         &mut self,
         name: &'static str,
-        page: impl Fn() -> F,
+        page: impl AsyncFn() -> Result<T, StoreError>,
     ) -> Result<T, CannotRun> {
         let mut least = f64::INFINITY;
         for again in 0.. {
@@ -75,6 +72,24 @@ impl Pages {
             }
         }
         unreachable!("the third time counts")
+    }
+
+    /// Reads and times pages of a list from its beginning: `most` at most. `page` reads the page behind a cursor and
+    /// returns the cursor behind it, or `None` at the end.
+    async fn list<C: Copy>(
+        &mut self,
+        name: &'static str,
+        most: usize,
+        page: impl AsyncFn(Option<C>) -> Result<Option<C>, StoreError>,
+    ) -> Result<(), CannotRun> {
+        let mut after = None;
+        for _ in 0..most {
+            after = self.read(name, async || page(after).await).await?;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn print(&self) {
@@ -101,7 +116,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     store.catch_up().await?;
     derived(&store, &mut pages, PAGES).await?;
     let session = store.open(YOUNG).await?.session;
-    seeder::fill(&store, session, &MessageMint::new(session, 0..super::LANES, RowIndex::Spilled), TAIL).await?;
+    seeder::fill(&store, session, &MessageMint::new(session, 0..super::LANES, RowIndex::Spilled), 1..TAIL + 1).await?;
     derived(&store, &mut pages, 1).await?;
     pages.print();
     store.close().await;
@@ -113,22 +128,20 @@ async fn pending(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<
         for lane in 1..10 {
             let lane = SeededTarget(lane).lane();
             let query = Query::Spilled { lane, tier: Tier::Promotional, order, span: IdRange::ALL };
-            pages.read("spilled", || store.page(query, ROWS, Timestamp::MAX)).await?;
+            pages.read("spilled", async || store.page(query, ROWS, Timestamp::MAX).await).await?;
         }
     }
     let delayed = Query::Delayed { after: None, until: Timestamp::MAX };
-    pages.read("delayed", || store.page(delayed, ROWS, Timestamp::MAX)).await?;
-    pages.read("one", || store.page(Query::One(DeliveryId::from_raw(1 << 40 | 5)), 1, Timestamp::MAX)).await?;
+    pages.read("delayed", async || store.page(delayed, ROWS, Timestamp::MAX).await).await?;
+    let one = Query::One(DeliveryId::from_raw(1 << 40 | 5));
+    pages.read("one", async || store.page(one, 1, Timestamp::MAX).await).await?;
     // The search for rows that a crash left goes from the lowest row to the highest: every step is a page.
-    let mut after = None;
-    loop {
+    let left = async |after| {
         let query = Query::Left { after, before: session.writer };
-        let page = pages.read("left", || store.page(query, ROWS, Timestamp::MAX)).await?;
-        after = page.looked.or(after);
-        if !page.more {
-            return Ok(());
-        }
-    }
+        let page = store.page(query, ROWS, Timestamp::MAX).await?;
+        Ok(page.looked.or(after).filter(|_| page.more))
+    };
+    pages.list("left", usize::MAX, left).await
 }
 
 async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun> {
@@ -155,16 +168,10 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
     ];
     for (name, filter) in filters {
         for order in ORDERS {
-            let mut after = None;
-            for _ in 0..PAGES {
-                let page = pages.read(name, || store.dead_letters(filter.clone(), order, after, ROWS)).await?;
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
+            let letters = async |after| Ok(store.dead_letters(filter.clone(), order, after, ROWS).await?.next);
+            pages.list(name, PAGES, letters).await?;
         }
-        pages.read("letters counted", || store.count_dead_letters(filter.clone())).await?;
+        pages.read("letters counted", async || store.count_dead_letters(filter.clone()).await).await?;
     }
     Ok(())
 }
@@ -177,15 +184,11 @@ async fn deliveries(store: &Sqlite, session: Session, pages: &mut Pages) -> Resu
         store.spread(session, mint.chunk(&campaign, n, 1_000)).await?;
         store.arrivals().await;
     }
-    let mut after = None;
-    loop {
-        let read = || store.deliveries(campaign.message.id, after, YOUNG, ROWS);
-        let page = pages.read("of a message", read).await?;
-        after = page.last().map(|view| view.delivery.id);
-        if page.len() < ROWS as usize {
-            return Ok(());
-        }
-    }
+    let read = async |after| {
+        let page = store.deliveries(campaign.message.id, after, YOUNG, ROWS).await?;
+        Ok(behind(&page, |view| view.delivery.id))
+    };
+    pages.list("of a message", usize::MAX, read).await
 }
 
 async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
@@ -204,14 +207,8 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
         JobQuery::ReplaysOf(tenant),
         JobQuery::Replays(tenant, ListOrder::OldestFirst),
     ] {
-        let mut after = None;
-        loop {
-            let page = pages.read("jobs", || store.jobs(query, after, ROWS)).await?;
-            after = page.last().map(|job| job.id);
-            if page.len() < ROWS as usize {
-                break;
-            }
-        }
+        let jobs = async |after| Ok(behind(&store.jobs(query, after, ROWS).await?, |job| job.id));
+        pages.list("jobs", usize::MAX, jobs).await?;
     }
     Ok(())
 }
@@ -220,14 +217,13 @@ async fn endpoints(store: &Sqlite, session: Session, pages: &mut Pages) -> Resul
     // All of one tenant, in addition to those with rows.
     put_endpoints(store, session, (0..ENDPOINTS).map(|n| 1_000_000 + 10 * n)).await?;
     let tenant = SeededTarget(1_000_000).tenant();
-    let mut after = None;
-    loop {
-        let page = pages.read("endpoints", || store.endpoints_after(tenant, after, ROWS)).await?;
-        after = page.last().map(|endpoint| endpoint.id);
-        if page.len() < ROWS as usize {
-            return Ok(());
-        }
-    }
+    let read = async |after| Ok(behind(&store.endpoints_after(tenant, after, ROWS).await?, |endpoint| endpoint.id));
+    pages.list("endpoints", usize::MAX, read).await
+}
+
+/// The cursor behind a page; `None` if the page is the last.
+fn behind<T, C>(page: &[T], id: impl Fn(&T) -> C) -> Option<C> {
+    page.last().filter(|_| page.len() == ROWS as usize).map(id)
 }
 
 /// Times the lists that are derived from the journal.
@@ -245,32 +241,21 @@ async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<()
         ];
         for (name, filter) in filters {
             for order in ORDERS {
-                let mut after = None;
-                for _ in 0..of_each {
-                    let page = pages.read(name, || store.history(filter, order, after, ROWS, YOUNG)).await?;
-                    after = page.next;
-                    if after.is_none() {
-                        break;
-                    }
-                }
+                let history = async |after| Ok(store.history(filter, order, after, ROWS, YOUNG).await?.next);
+                pages.list(name, of_each, history).await?;
             }
         }
         let (since, until) = (UtcHour::of(THEN), UtcHour::of(YOUNG + Duration::from_secs(3_600)));
-        pages.read("tallies", || store.tallies(target.tenant(), since, until)).await?;
-        pages.read("waiting", || store.waiting(target.lane())).await?;
+        pages.read("tallies", async || store.tallies(target.tenant(), since, until).await).await?;
+        pages.read("waiting", async || store.waiting(target.lane()).await).await?;
     }
     let message = store.message(posthaste_core::MessageId::from_raw(1 << 40 | 6)).await?;
-    let Some(message) = message else { return Err(CannotRun("the third message is gone".to_owned())) };
-    let Some(correlation) = message.correlation_id.clone() else {
-        return Err(CannotRun("it has no correlation id".to_owned()));
-    };
+    let message = message.context("the third message is gone")?;
+    let correlation = message.correlation_id.clone().context("it has no correlation id")?;
     for order in ORDERS {
-        let mut after = None;
-        for _ in 0..of_each {
-            let name = || Name::Correlation(correlation.clone());
-            let page = pages.read("named", || store.named(message.tenant, name(), order, after, ROWS)).await?;
-            after = page.next;
-        }
+        let name = || Name::Correlation(correlation.clone());
+        let named = async |after| Ok(store.named(message.tenant, name(), order, after, ROWS).await?.next);
+        pages.list("named", of_each, named).await?;
     }
     Ok(())
 }

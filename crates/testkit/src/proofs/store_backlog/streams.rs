@@ -1,7 +1,6 @@
 //! Measures the memory that listing, replaying, purging and sweeping take on a store with a backlog, in a separate
 //! process that does nothing else.
 
-use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,10 +12,8 @@ use posthaste_store::{
     Jobs, ListOrder, NewDelivery, NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Skips, Sweep,
 };
 
-use super::{LANES, runtime};
-use crate::fixtures::part::{ChildProcess, end_with_input};
-use crate::fixtures::rss;
-use crate::fixtures::seeder::{SeededTarget, YOUNG};
+use super::LANES;
+use crate::fixtures::{ChildProcess, SeededTarget, YOUNG, end_with_input, rss, runtime};
 use crate::master_key;
 use crate::prove::{CannotRun, Context};
 
@@ -34,11 +31,8 @@ pub(crate) fn measure(folder: &Path) -> Result<(), CannotRun> {
 /// Runs the process. Returns its peak memory above that of the idle store, in MiB.
 pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
     let mut part = ChildProcess::start("streams", [folder])?;
-    let mut line = String::new();
-    part.says()?.read_line(&mut line)?;
-    let status = part.ends()?;
-    let kib = line.trim().parse::<u32>();
-    let kib = kib.map_err(|_| CannotRun(format!("the process printed {line:?} and ended with {status}")))?;
+    let (line, status) = (part.line()?, part.ends()?);
+    let kib: u32 = line.trim().parse().context(format!("the process printed {line:?} and ended with {status}"))?;
     Ok(f64::from(kib) / 1024.0)
 }
 
@@ -103,10 +97,8 @@ async fn list(store: &Sqlite, ended: &[SeededTarget]) -> Result<usize, CannotRun
     loop {
         let page = store.dead_letters(filter.clone(), ListOrder::NewestFirst, after, ROWS).await?;
         listed += page.letters.len();
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
+        let Some(next) = page.next else { break };
+        after = Some(next);
     }
     for target in ended {
         let mut after = None;
@@ -114,10 +106,8 @@ async fn list(store: &Sqlite, ended: &[SeededTarget]) -> Result<usize, CannotRun
             let history = HistoryFilter::of(target.endpoint().id);
             let page = store.history(history, ListOrder::OldestFirst, after, ROWS, YOUNG).await?;
             listed += page.deliveries.len();
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
+            let Some(next) = page.next else { break };
+            after = Some(next);
         }
         let lane = SeededTarget(target.0 + 1).lane();
         let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };

@@ -4,7 +4,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,9 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::producer::{acknowledgement, tokens};
 use super::record::{self, TokenRecord};
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part;
-use crate::fixtures::seeder::{SeededTarget, put_endpoints, with_delivery};
+use crate::fixtures::{Loopback, SeededTarget, part, put_endpoints, runtime, taken, with_delivery};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -51,24 +48,15 @@ enum AckMoment {
     Early,
 }
 
-impl FromStr for AckMoment {
-    type Err = CannotRun;
-
-    fn from_str(text: &str) -> Result<Self, CannotRun> {
-        match text {
-            "committed" => Ok(Self::Committed),
-            "early" => Ok(Self::Early),
-            _ => Err(CannotRun(format!("unknown kind of acknowledgement: {text}"))),
-        }
-    }
-}
-
 /// Runs until it is killed.
 pub(crate) fn run(folder: &Path, promise: &str) -> Result<(), CannotRun> {
-    let promise = promise.parse()?;
+    let promise = match promise {
+        "committed" => AckMoment::Committed,
+        "early" => AckMoment::Early,
+        _ => return Err(CannotRun(format!("unknown kind of acknowledgement: {promise}"))),
+    };
     part::end_with_input();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve(folder, promise))
+    runtime()?.block_on(serve(folder, promise))
 }
 
 async fn serve(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {

@@ -24,12 +24,8 @@ impl TokenRecord {
     }
 
     pub(crate) fn from_bytes(bytes: [u8; BYTES]) -> Self {
-        let [high, low] = [0, 8].map(|at| {
-            let mut half = [0; 8];
-            half.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_be_bytes(half)
-        });
-        Self { token: high, id: low }
+        let halves = bytes.as_chunks::<8>().0;
+        Self { token: u64::from_be_bytes(halves[0]), id: u64::from_be_bytes(halves[1]) }
     }
 }
 

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_has_a_class_of_an_attempt_and_only_200_to_599_are_no_protocol_errors() {
+    fn statuses_outside_200_to_599_are_protocol_errors_and_all_have_a_class_of_an_attempt() {
         for code in 0..=u16::MAX {
             let cause = status(code);
             assert!(!matches!(cause.class(), Class::Decided | Class::Ours | Class::Limited), "status {code}");

@@ -254,9 +254,8 @@ mod tests {
         }
     }
 
-    /// A proof without figures does not pass.
     #[test]
-    fn exit_codes_differ_for_met_missed_and_not_run() {
+    fn exit_codes_differ_for_met_missed_empty_and_not_run() {
         let met = r#""figures":[{"name":"lost","value":0,"unit":"messages","at_most":0,"ok":true}]"#;
         let missed = r#""figures":[{"name":"share","value":0.5,"unit":"of 1","at_least":0.9,"ok":false}]"#;
         for (name, expected, ok, result) in [
@@ -284,6 +283,10 @@ mod tests {
         let (proof, options, form) = run("--quick holds --seeds 20 --first 7 --json");
         assert_eq!((proof.name, options.quick, options.seeds, options.first), ("holds", true, Some(20), Some(7)));
         assert_eq!(form, Form::Json);
+    }
+
+    #[test]
+    fn comparison_takes_a_commit_a_number_of_pairs_and_a_bar() {
         let (_, options, _) = run("holds --against build --pairs 15 --at-most 1.1");
         assert_eq!(options.against.as_deref(), Some(Path::new("build")));
         assert_eq!((options.pairs, options.at_most), (Some(15), Some(1.1)));

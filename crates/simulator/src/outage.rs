@@ -2,7 +2,8 @@
 //!
 //! A receiver with one server and a short queue goes down while messages keep coming, and comes back. The sender is the
 //! production dispatch loop in virtual time over a memory store, either as it ships or with bare retries.
-//! [`OutageScenario`] describes the outage, [`Sender`] the sender; [`OutageScenario::play`] runs them and returns the [`OutageOutcome`].
+//! [`OutageScenario`] describes the outage, [`Sender`] the sender; [`OutageScenario::play`] runs them and returns the
+//! [`OutageOutcome`].
 //!
 //! The parts: [`world`] runs virtual time, [`receiver`] answers, [`tally`] counts, [`naive`] has naive retry policies,
 //! and [`proof`] compares the results with known figures.

@@ -83,14 +83,13 @@ pub(crate) fn missing_in_the_end(
     }
 }
 
-/// Copies the files of a folder as they are now, except those whose names begin with one of `without`. Returns the
-/// copy's folder.
-pub(crate) fn copied(from: &Path, to: &Path, without: &[&str]) -> Result<PathBuf, CannotRun> {
+/// Copies the files of a folder as they are now, except those whose names are left out. Returns the copy's folder.
+pub(crate) fn copied(from: &Path, to: &Path, is_left_out: impl Fn(&str) -> bool) -> Result<PathBuf, CannotRun> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
         let file = file?;
         let name = file.file_name();
-        if !without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+        if !name.to_str().is_some_and(&is_left_out) {
             fs::copy(file.path(), to.join(name))?;
         }
     }
@@ -102,9 +101,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The log of this process, in memory.
+/// The log of this process, in memory: the bytes of each event.
 #[derive(Clone, Default)]
-pub(crate) struct MemoryLog(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct MemoryLog(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl MemoryLog {
     /// A subscriber that writes everything up to this level into the log.
@@ -114,13 +113,19 @@ impl MemoryLog {
     }
 
     pub(crate) fn text(&self) -> Vec<u8> {
-        lock(&self.0).clone()
+        lock(&self.0).concat()
+    }
+
+    pub(crate) fn events(&self) -> usize {
+        lock(&self.0).len()
     }
 }
 
 impl Write for MemoryLog {
+    /// The subscriber writes each event at once.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        lock(&self.0).write(bytes)
+        lock(&self.0).push(bytes.to_owned());
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

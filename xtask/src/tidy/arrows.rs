@@ -6,32 +6,70 @@
 
 use super::source::{Complaint, SourceFile, lines};
 
-/// Each crate with the crates that it may depend on, and the external ones that it must not use.
-const CRATES: &[(&str, &[&str], &[&str])] = &[
-    ("core", &[], &["tokio", "serde", "rand", "fastrand", "getrandom", "chrono", "jiff", "http"]),
-    ("crypto", &[], &["tokio", "anyhow", "clap"]),
-    ("store", &["core", "crypto"], &["http", "hyper", "axum", "anyhow", "clap"]),
-    ("channels", &["core", "crypto"], &["tokio", "hyper", "rusqlite", "anyhow", "clap"]),
-    ("engine", &["core", "crypto", "store", "channels"], &["axum", "anyhow", "clap", "rusqlite"]),
-    ("server", &["core", "crypto", "store", "channels", "engine"], &["rusqlite", "anyhow", "clap"]),
-    ("prove", &["core"], &["tokio", "anyhow", "clap"]),
-    ("simulator", &["core", "store", "engine", "prove"], &["axum", "hyper", "rusqlite", "anyhow", "clap"]),
-    ("testkit", &["core", "crypto", "store", "channels", "engine", "prove"], &["axum", "anyhow", "clap"]),
+/// The crates that a crate may depend on, and the external ones that it must not use.
+struct CrateRules {
+    name: &'static str,
+    may_know: &'static [&'static str],
+    must_not_know: &'static [&'static str],
+}
+
+const CRATES: &[CrateRules] = &[
+    CrateRules {
+        name: "core",
+        may_know: &[],
+        must_not_know: &["tokio", "serde", "rand", "fastrand", "getrandom", "chrono", "jiff", "http"],
+    },
+    CrateRules { name: "crypto", may_know: &[], must_not_know: &["tokio", "anyhow", "clap"] },
+    CrateRules {
+        name: "store",
+        may_know: &["core", "crypto"],
+        must_not_know: &["http", "hyper", "axum", "anyhow", "clap"],
+    },
+    CrateRules {
+        name: "channels",
+        may_know: &["core", "crypto"],
+        must_not_know: &["tokio", "hyper", "rusqlite", "anyhow", "clap"],
+    },
+    CrateRules {
+        name: "engine",
+        may_know: &["core", "crypto", "store", "channels"],
+        must_not_know: &["axum", "anyhow", "clap", "rusqlite"],
+    },
+    CrateRules {
+        name: "server",
+        may_know: &["core", "crypto", "store", "channels", "engine"],
+        must_not_know: &["rusqlite", "anyhow", "clap"],
+    },
+    CrateRules { name: "prove", may_know: &["core"], must_not_know: &["tokio", "anyhow", "clap"] },
+    CrateRules {
+        name: "simulator",
+        may_know: &["core", "store", "engine", "prove"],
+        must_not_know: &["axum", "hyper", "rusqlite", "anyhow", "clap"],
+    },
+    CrateRules {
+        name: "testkit",
+        may_know: &["core", "crypto", "store", "channels", "engine", "prove"],
+        must_not_know: &["axum", "anyhow", "clap"],
+    },
     // No crate may depend on it: a process that links it gets its VFS as the default.
-    ("disk", &["core", "crypto", "store", "testkit"], &["axum", "anyhow", "clap"]),
-    (
-        "cli",
-        &["core", "crypto", "store", "channels", "engine", "server", "prove", "simulator", "testkit"],
-        &["rusqlite"],
-    ),
-    ("xtask", &["core"], &[]),
+    CrateRules {
+        name: "disk",
+        may_know: &["core", "crypto", "store", "testkit"],
+        must_not_know: &["axum", "anyhow", "clap"],
+    },
+    CrateRules {
+        name: "cli",
+        may_know: &["core", "crypto", "store", "channels", "engine", "server", "prove", "simulator", "testkit"],
+        must_not_know: &["rusqlite"],
+    },
+    CrateRules { name: "xtask", may_know: &["core"], must_not_know: &[] },
 ];
 
 /// A manifest names only workspace crates below its own, and no external crate that its crate must not use; the core's
 /// names none at all.
 pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
     let Some(name) = package(file) else { return Vec::new() };
-    let Some((_, may_know, must_not_know)) = CRATES.iter().find(|(own, ..)| *own == name) else {
+    let Some(rules) = CRATES.iter().find(|rules| rules.name == name) else {
         let what = format!("the crate {name} has no entry in the list of crates");
         return vec![file.complaint(0, what, "add what it may depend on to xtask/src/tidy/arrows.rs")];
     };
@@ -41,10 +79,10 @@ pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
     };
     for (at, dependency) in dependencies(&file.text) {
         match dependency.strip_prefix("posthaste-") {
-            Some(other) if !may_know.contains(&other) => {
+            Some(other) if !rules.may_know.contains(&other) => {
                 complain(at, other, "dependencies point downwards only: move shared code into a lower crate");
             }
-            None if must_not_know.contains(&dependency) => {
+            None if rules.must_not_know.contains(&dependency) => {
                 complain(at, dependency, "use it in the crate that is made for it, and pass the result in");
             }
             _ => {}
@@ -53,7 +91,7 @@ pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
     if name == "core" {
         let start = file.text.find("[dependencies]").unwrap_or(0);
         let own = dependencies(section(&file.text, "[dependencies]"));
-        for (at, other) in own.into_iter().filter(|(_, other)| !must_not_know.contains(other)) {
+        for (at, other) in own.into_iter().filter(|(_, other)| !rules.must_not_know.contains(other)) {
             complain(start + at, other, "the core has no dependencies: write it, or pass it in");
         }
     }

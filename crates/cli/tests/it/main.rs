@@ -49,17 +49,27 @@ fn refused(folder: &Path, line: &str, expected: &str) -> String {
     complaint
 }
 
+/// A server that is killed when a test drops it, also when the test fails.
+struct ServerProcess(Child);
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // It has ended already unless the test failed.
+        _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
 /// Starts a server with these arguments and this stderr; returns it with the first line of its stdout.
-fn serving(folder: &Path, line: &str, stderr: impl Into<Stdio>) -> (Child, String) {
+fn serving(folder: &Path, line: &str, stderr: impl Into<Stdio>) -> (ServerProcess, String) {
     let mut server = posthaste(folder, line).stdout(Stdio::piped()).stderr(stderr).spawn().expect("the command starts");
     let mut line = String::new();
     let read = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line);
     read.expect("it prints a line");
-    (server, line)
+    (ServerProcess(server), line)
 }
 
 /// Starts a server and waits until it has signed its first checkpoint.
-fn begun(folder: &Path) -> Child {
+fn begun(folder: &Path) -> ServerProcess {
     let (server, line) = serving(folder, "serve --dev --listen 127.0.0.1:0", Stdio::null());
     assert!(line.contains("listening"), "{line:?}");
     // It signs in its first second; before that it may not handle signals yet. Each try is a process of its own.
@@ -68,13 +78,13 @@ fn begun(folder: &Path) -> Child {
 }
 
 /// Ends a process with SIGKILL, so that it can do nothing more.
-fn kill(mut server: Child) {
-    server.kill().and_then(|()| server.wait()).expect("it runs until it is killed");
+fn kill(mut server: ServerProcess) {
+    server.0.kill().and_then(|()| server.0.wait()).expect("it runs until it is killed");
 }
 
 /// Ends a server with SIGTERM, and checks that it succeeds.
-fn stop(mut server: Child) {
-    let killed = Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
+fn stop(mut server: ServerProcess) {
+    let killed = Command::new("kill").args(["-TERM", &server.0.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
-    assert!(server.wait().expect("it ends").success());
+    assert!(server.0.wait().expect("it ends").success());
 }

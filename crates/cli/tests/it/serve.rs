@@ -66,7 +66,7 @@ fn a_second_server_on_the_same_folder_is_refused_and_the_first_keeps_running() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut first, line) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0", Stdio::null());
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
-    let still_there = first.try_wait().expect("its state is known").is_none();
+    let still_there = first.0.try_wait().expect("its state is known").is_none();
     kill(first);
     assert!(line.starts_with("posthaste: listening on http://127.0.0.1:"), "{line}");
     assert!(!ok && complaint.contains("posthaste-data"), "{complaint}");

@@ -204,9 +204,14 @@ fn retry_after_holds_the_rest_of_the_lane_also_where_the_delivery_has_ended() {
     let short_lived = Delivery { expiry: Expiry::from_ttl(NOW, Some(seconds(60))), ..first_try() };
     let last_try = Delivery { attempts: 8, ..first_try() };
     for (delivery, phase) in [(first_try(), Phase::Retry), (short_lived, Phase::Expired), (last_try, Phase::Dead)] {
-        let decision = settled(&delivery, &asking(429, seconds(120)));
-        let hold = Hold { why: Why::RetryAfter, until: Some(NOW + seconds(120)) };
-        assert_eq!((decision.state.phase(), lane_hold(&decision)), (phase, Some(hold)));
+        for status in [429, 503] {
+            let decision = settled(&delivery, &asking(status, seconds(120)));
+            let hold = Hold { why: Why::RetryAfter, until: Some(NOW + seconds(120)) };
+            assert_eq!((decision.state.phase(), lane_hold(&decision)), (phase, Some(hold)), "{status}");
+            if phase == Phase::Expired {
+                assert_eq!(decision.state, State::Expired { at: NOW }, "{status}");
+            }
+        }
     }
     assert_eq!(lane_hold(&settled(&first_try(), &answered(429))), None);
 }

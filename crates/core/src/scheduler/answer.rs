@@ -150,8 +150,9 @@ impl Scheduler {
         }
     }
 
-    /// Makes a waiting delivery due now, at its owner's request or for the recovery of its destination. Gates and holds of its lane still apply; a wait that
-    /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
+    /// Makes a waiting delivery due now, at its owner's request or for the recovery of its destination. Gates and holds of
+    /// its lane still apply; a wait that its endpoint asked for this delivery alone ends. Nothing is written: the row keeps
+    /// its due time.
     pub fn retry_now(&mut self, now: Timestamp, id: DeliveryId) {
         let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
         let due_now = match item.delivery.state {

@@ -215,18 +215,12 @@ mod tests {
         check(ca("hello"), &format!("ca {not_pem} CERTIFICATE-----"));
         check(ca(&key), &format!("ca {not_pem} CERTIFICATE-----"));
         check(client(&cert, &cert), &format!("client_key {not_pem} PRIVATE KEY-----"));
-        let nonsense = "-----BEGIN CERTIFICATE-----
-AAAA
------END CERTIFICATE-----
-";
+        let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let second = "ca certificate 2 cannot be used as an authority; give a CA's X.509 certificate";
         check(ca(&format!("{cert}{nonsense}")), second);
         let first = "client_cert its first certificate cannot be read; give an X.509 certificate";
         check(client(nonsense, &key), first);
-        let no_key = "-----BEGIN PRIVATE KEY-----
-AAAA
------END PRIVATE KEY-----
-";
+        let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         check(client(&cert, no_key), "client_key cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key");
         let too_many = cert.repeat(CERTIFICATES_MAX + 1);
         check(ca(&too_many), "ca has more than 16 certificates; give only those that are needed");

@@ -110,39 +110,56 @@ fn attempts(most: u64) -> PolicySpec {
 }
 
 /// Every method that writes to the store and then changes memory.
-const VERBS: [&str; 9] = [
-    "revoke a key",
-    "change a tenant",
-    "put a policy",
-    "delete a policy",
-    "change an endpoint",
-    "rotate a secret",
-    "enable an endpoint",
-    "delete an endpoint",
-    "erase a tenant",
-];
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    RevokeKey,
+    ChangeTenant,
+    PutPolicy,
+    DeletePolicy,
+    ChangeEndpoint,
+    RotateSecret,
+    EnableEndpoint,
+    DeleteEndpoint,
+    EraseTenant,
+}
 
-async fn call(verb: &str, engine: &Arc<DiskEngine>, Things { tenant, key, endpoint, .. }: &Things) {
+const VERBS: [Verb; 9] = {
+    use Verb::*;
+    [
+        RevokeKey,
+        ChangeTenant,
+        PutPolicy,
+        DeletePolicy,
+        ChangeEndpoint,
+        RotateSecret,
+        EnableEndpoint,
+        DeleteEndpoint,
+        EraseTenant,
+    ]
+};
+
+async fn call(verb: Verb, engine: &Arc<DiskEngine>, Things { tenant, key, endpoint, .. }: &Things) {
     match verb {
-        "revoke a key" => {
+        Verb::RevokeKey => {
             engine.revoke_key(Some(tenant.id), key.known.id, None).await.map(drop).expect("it is revoked");
         }
-        "change a tenant" => {
+        Verb::ChangeTenant => {
             let terms = TenantTerms { weight: 3.0, payload_kept: Some(2 * DAY), ..TenantTerms::default() };
             let changed = Tenant { terms, ..tenant.clone() };
             engine.change_tenant(tenant, &changed, None).await.expect("it is changed");
         }
-        "put a policy" => engine.put_policy(tenant.id, "own", attempts(5), None).await.map(drop).expect("it is put"),
-        "delete a policy" => engine.delete_policy(tenant.id, "own", None).await.map(drop).expect("it is deleted"),
-        "change an endpoint" => {
+        Verb::PutPolicy => engine.put_policy(tenant.id, "own", attempts(5), None).await.map(drop).expect("it is put"),
+        Verb::DeletePolicy => engine.delete_policy(tenant.id, "own", None).await.map(drop).expect("it is deleted"),
+        Verb::ChangeEndpoint => {
             let changed = Endpoint { version: 2, max_in_flight: 3, ..endpoint.clone() };
             engine.change_endpoint(changed, None).await.map(drop).expect("it is changed");
         }
-        "rotate a secret" => engine.rotate_secret(endpoint, DAY, None, None).await.map(drop).expect("it is rotated"),
-        "enable an endpoint" => engine.enable_endpoint(endpoint, None).await.map(drop).expect("it is enabled"),
-        "delete an endpoint" => engine.delete_endpoint(endpoint, None).await.map(drop).expect("it is deleted"),
-        "erase a tenant" => engine.erase(tenant.id, ErasureTarget::Tenant, None).await.map(drop).expect("it is erased"),
-        unknown => panic!("no method is called for {unknown:?}"),
+        Verb::RotateSecret => engine.rotate_secret(endpoint, DAY, None, None).await.map(drop).expect("it is rotated"),
+        Verb::EnableEndpoint => engine.enable_endpoint(endpoint, None).await.map(drop).expect("it is enabled"),
+        Verb::DeleteEndpoint => engine.delete_endpoint(endpoint, None).await.map(drop).expect("it is deleted"),
+        Verb::EraseTenant => {
+            engine.erase(tenant.id, ErasureTarget::Tenant, None).await.map(drop).expect("it is erased");
+        }
     }
 }
 
@@ -182,7 +199,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             let reported = things.reported_by(engine).await;
             if kept.is_some_and(|tenant| tenant.terms.payload_kept.is_some()) {
                 let is_stored = engine.override_sync.is_sent.load(Ordering::Acquire);
-                assert!(!is_stored, "{verb}, {polls} polls: the next run passes the retention times to the store");
+                assert!(!is_stored, "{verb:?}, {polls} polls: the next run passes the retention times to the store");
             }
             let now = store.endpoint(things.endpoint.id).await.expect("the store reads");
             if now.is_some_and(|endpoint| endpoint.status == EndpointStatus::Active) {
@@ -190,7 +207,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             }
             running.stop().await;
             let fresh = start(&store, &keys).await;
-            assert_eq!(reported, things.reported_by(&fresh.engine).await, "{verb}, dropped after {polls} polls");
+            assert_eq!(reported, things.reported_by(&fresh.engine).await, "{verb:?}, dropped after {polls} polls");
             fresh.stop().await;
             if is_answered {
                 break;

@@ -68,9 +68,14 @@ async fn a_named_endpoint_gets_it_once_and_each_unknown_one_has_a_pointer() {
     assert_eq!(pointers, ["/to/endpoints/1", "/to/endpoints/2"]);
     let swapped = server.message(r#"{"payload": 1}"#).await.replace("msg_", "ep_");
     assert_eq!(send(&[&swapped]).await.problem(), (400, "endpoint_unknown", "/to/endpoints/0"), "of another kind");
-    let many: Vec<String> = (0..1_001).map(|number| format!("crm-{number}")).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(send(&many).await.problem(), (400, "too_many_endpoints", ""));
+}
+
+#[tokio::test]
+async fn more_than_a_thousand_named_endpoints_are_refused() {
+    let server = Server::start().await;
+    let named: Vec<String> = (0..1_001).map(|number| format!("crm-{number}")).collect();
+    let answer = server.post("/v1/messages", &json!({"payload": 1, "to": {"endpoints": named}}).to_string()).await;
+    assert_eq!(answer.problem(), (400, "too_many_endpoints", ""));
 }
 
 #[tokio::test]

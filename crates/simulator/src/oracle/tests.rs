@@ -114,11 +114,15 @@ fn missing_delivery_is_reported_as_lost_if_it_was_acknowledged() {
 fn run_without_a_proper_end_is_reported() {
     check("a pending delivery", &["everything ends"], |it| it.endings[0].state = "retry");
     check("given up", &["everything ends"], |it| it.gave_up_at = Some(99_000));
+}
+
+#[test]
+fn refused_state_change_is_reported() {
     check("a refused state change", &["only moves of the table happen"], |it| it.refused_moves = 1);
 }
 
 #[test]
-fn end_without_a_reason_is_reported() {
+fn end_is_reported_only_without_a_reason() {
     const WITHOUT: &[&str] = &["every end has its reason"];
     for state in ["dead", "expired", "cancelled"] {
         check(state, WITHOUT, |it| it.endings[2].state = state);
@@ -230,7 +234,14 @@ fn request_after_an_erasure_is_reported() {
         gone(it);
         it.endings[1].state = "missing";
     });
-    let in_flight = erased(Some(7), 9_005);
+}
+
+#[test]
+fn erasure_reports_what_may_still_arrive() {
+    let in_flight = |it: &mut History| {
+        it.sent[0].subject = Some(7);
+        it.asked.push(asked(What::Erase(Some(7)), 9_005));
+    };
     check("one in flight is not reported", &["an erasure reports what may still arrive"], in_flight);
     check("one in flight is reported", &[], |it| {
         in_flight(it);

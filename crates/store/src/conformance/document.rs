@@ -6,7 +6,8 @@ use posthaste_core::{Key, TenantId};
 use super::fixture::{MANY, NOW, STRANGER, StoreCase, TENANT, after, api_key, call};
 use crate::journal::JournalEntry;
 use crate::{
-    AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, KeyHash, ListOrder, OPERATOR, Store, StoreError,
+    AuditStamp, ChangeKind, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR,
+    Store, StoreError,
 };
 
 fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -> Document {
@@ -107,7 +108,10 @@ pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(ca
 }
 
 pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &StoreCase<S>) {
-    let once = |digest, text| Idempotency { tenant: OPERATOR, digest: [digest; 32], ..call(7, NOW, text) };
+    let once = |digest, text: &'static str| {
+        let answer = FirstAnswer { status: 201, body: text.into() };
+        Idempotency { tenant: OPERATOR, digest: [digest; 32], answer, ..call(7, NOW, "") }
+    };
     let first = once(1, "first").answer;
     let file = |id, name, call| {
         let document = document(DocumentKind::Tenant, id, TENANT, Some(name));

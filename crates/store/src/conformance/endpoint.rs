@@ -12,8 +12,8 @@ use super::fixture::{
 };
 use crate::journal::JournalEntry;
 use crate::{
-    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, ListOrder, SecretAct, Settlement,
-    SigningSecret, Store, WebhookTarget,
+    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, FirstAnswer, Idempotency,
+    ListOrder, SecretAct, Settlement, SigningSecret, Store, WebhookTarget,
 };
 
 fn owned(names: &[&str]) -> Vec<String> {
@@ -175,8 +175,8 @@ pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(cas
         target: WebhookTarget { secrets: vec![SigningSecret::lasting("whsec_newer")], ..webhook(1) }.into(),
         ..endpoint(1)
     };
-    let once = call(7, after(1), "{}");
-    let first = once.answer.clone();
+    let first = FirstAnswer { status: 200, body: "{}".into() };
+    let once = Idempotency { answer: first.clone(), ..call(7, after(1), "") };
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
     let put = case.store.rotate_secret(case.session(), rotated.clone(), None, AuditStamp::at(NOW)).await;

@@ -30,8 +30,12 @@ impl<S: Store> StoreCase<S> {
         self.put(self.about(subject, &[draft])).await.remove(0)
     }
 
-    pub(super) async fn erase(&self, tenant: TenantId, whom: ErasureTarget) -> Erasure {
-        let erase = Erase { tenant, whom, at: after(50), by: Some(OPERATOR_KEY) };
+    async fn erase(&self, tenant: TenantId, whom: ErasureTarget) -> Erasure {
+        self.erase_by(tenant, whom, Some(OPERATOR_KEY)).await
+    }
+
+    pub(super) async fn erase_by(&self, tenant: TenantId, whom: ErasureTarget, by: Option<ApiKeyRef>) -> Erasure {
+        let erase = Erase { tenant, whom, at: after(50), by };
         self.done("erase", self.store.erase(self.session(), erase).await)
     }
 

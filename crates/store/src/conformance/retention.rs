@@ -253,7 +253,7 @@ pub(super) async fn outcomes_of_an_erased_endpoint_follow_the_tenants_retention<
         sent.push(delivery);
     }
     for whose in [SHORT, LONG] {
-        let erasure = case.erase(tenant(whose), ErasureTarget::Subject("ann".to_owned())).await;
+        let erasure = case.erase_by(tenant(whose), ErasureTarget::Subject("ann".to_owned()), None).await;
         case.check(case.finish(erasure, &[]).await.done.is_some(), "nothing is under way");
     }
     for (day, expected) in [(1, [true, true]), (3, [false, true]), (89, [false, true]), (91, [false, false])] {

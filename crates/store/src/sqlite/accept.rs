@@ -156,12 +156,16 @@ fn supersede(
     let params = (key(lane.0), column(collapse));
     let waiting = prepare(conn, doing, WAITING)?.read_all(params, delivery)?;
     let mut ended = Vec::new();
+    if waiting.is_empty() {
+        return Ok(ended);
+    }
+    let mut write_off = WriteOff::prepare(conn).map_err(failed(doing))?;
     for mut delivery in waiting {
         if show::cut_end(conn, &delivery)?.is_some() {
             continue;
         }
         delivery.state = superseded(&delivery, at);
-        WriteOff::prepare(conn).and_then(|mut write_off| write_off.end(&delivery)).map_err(failed(doing))?;
+        write_off.end(&delivery).map_err(failed(doing))?;
         ended.push(delivery);
     }
     Ok(ended)

@@ -1,4 +1,4 @@
-//! The data folder: data survives a restart, and only one process may open it.
+//! The data folder: data, and with it cuts, survives a restart, and only one process may open it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -205,7 +205,7 @@ impl World {
         let mut refused = 0;
         for (name, key, reason, spoil) in cases {
             let copy = self.folder.path().join(name);
-            copied(&made.path, &copy, &[FILE])?;
+            copied(&made.path, &copy, |name| name.starts_with(FILE))?;
             spoil(fs::OpenOptions::new().write(true).open(copy.join("posthaste.db"))?)?;
             let data = copy.join("data");
             fs::create_dir(&data)?;

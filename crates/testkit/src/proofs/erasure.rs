@@ -47,7 +47,7 @@ async fn erased(count: usize) -> Findings {
     let data = home.path().join("data");
     let people = People::new(count);
     let filled = ErasureWorld::fill(&data, people, false).await?;
-    let older = copied(&data, &home.path().join("older"), NO_DATA)?;
+    let older = copied(&data, &home.path().join("older"), |name| NO_DATA.contains(&name))?;
     let ErasedBefore { values: recorded, quoted } = filled.record(&data)?;
     let canaries = filled.people.canaries();
     let (before, _) = dig("search-erased", &[&data], &recorded)?;
@@ -56,7 +56,7 @@ async fn erased(count: usize) -> Findings {
     let (left_running, _) = dig("search-erased", &[&running], &recorded)?;
     let (left, searched) = dig("search-erased", &[&data], &recorded)?;
     let (in_clear, _) = dig("search-erased", &[&data, &running], &canaries)?;
-    let copy = copied(&data, &home.path().join("opened"), NO_DATA)?;
+    let copy = copied(&data, &home.path().join("opened"), |name| NO_DATA.contains(&name))?;
     let (found, opened) = dig("open-erased", &[&copy], &canaries)?;
     let findings = verify(&data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?.report.found;
     let list = fs::read_to_string(data.join("erasures"))?;

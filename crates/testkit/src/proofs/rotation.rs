@@ -152,7 +152,7 @@ impl World {
             self.keys.insert(key.id(), line.to_owned());
         }
         let copy = self.folder.path().join("seen");
-        copied(&self.data(), &copy, &[FILE])?;
+        copied(&self.data(), &copy, |name| name.starts_with(FILE))?;
         let seen = Connection::open(copy.join("posthaste.db")).and_then(|conn| {
             let mut sql = conn.prepare(
                 "SELECT wrapped, id FROM master_wrapped_0 UNION ALL SELECT wrapped, id FROM master_wrapped_1",
@@ -223,7 +223,7 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, Cannot
 /// The control: runs the attacker on a copy in which one tenant's key is still wrapped by a former master key.
 fn control(world: &World) -> Result<attacker::WrappedFound, CannotRun> {
     let copy = world.folder.path().join("control");
-    copied(&world.data(), &copy, &[FILE])?;
+    copied(&world.data(), &copy, |name| name.starts_with(FILE))?;
     let current = world.current()?;
     let mut old = world
         .wrapped

@@ -55,7 +55,7 @@ async fn prove(messages: u64) -> Findings {
     tracing::info!("the proof begins");
     let mut plant = Plant::begin(&data).await?;
     plant.everything(messages).await?;
-    let under_load = copied(&data, &home.path().join("under_load"), NO_DATA)?;
+    let under_load = copied(&data, &home.path().join("under_load"), |name| NO_DATA.contains(&name))?;
     let backup = home.path().join("backup");
     let made = back_up(&data, &backup, NOW, |_| true);
     made.context("there is no backup to search")?;
@@ -64,7 +64,7 @@ async fn prove(messages: u64) -> Findings {
     fs::write(home.path().join("data/log"), log.text())?;
     let (hits, searched) = search(&[&under_load, &backup, &data], &canaries)?;
     let control = control(&home.path().join("control"), &canaries[0])?;
-    let moved = copied(&data, &home.path().join("moved"), NO_DATA)?;
+    let moved = copied(&data, &home.path().join("moved"), |name| NO_DATA.contains(&name))?;
     let (moves, opened) = moved_values(&moved).await?;
     let (moves_in_backup, opened_in_backup) = moved_in_backup(&backup, home.path()).await?;
     Ok(vec![
@@ -252,7 +252,7 @@ async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
 
 /// The same in a backup that is restored afterwards.
 async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), CannotRun> {
-    let altered = copied(backup, &home.join("altered"), NO_DATA)?;
+    let altered = copied(backup, &home.join("altered"), |name| NO_DATA.contains(&name))?;
     let moved = moved(&altered)?;
     let data = home.join("restored");
     let restored = restore(&altered, &data, &[], NOW, |_| Ok(master_key()), |_| {}).await;

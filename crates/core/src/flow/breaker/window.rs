@@ -17,12 +17,12 @@ const SECONDS: u8 = 30;
 
 /// Counts of one second, by [`Signal`] without the neutral one. They saturate: further answers of that second are not
 /// counted.
-type Bucket = [u16; 3];
+type Bucket = [u16; Signal::Neutral as usize];
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerWindow {
     newest: i64,
-    sums: [u32; 3],
+    sums: [u32; Signal::Neutral as usize],
     /// Indexed by second modulo [`SECONDS`].
     buckets: [Bucket; SECONDS as usize],
     /// The endpoints with a failure within the window, as of the last answer.
@@ -114,7 +114,7 @@ impl AnswerWindow {
     }
 }
 
-fn subtract(sums: &mut [u32; 3], bucket: Bucket) {
+fn subtract(sums: &mut [u32; Signal::Neutral as usize], bucket: Bucket) {
     for (sum, count) in sums.iter_mut().zip(bucket) {
         *sum -= u32::from(count);
     }

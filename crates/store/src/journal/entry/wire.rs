@@ -34,6 +34,18 @@ macro_rules! entries {
             $($kind,)+
         }
 
+        // The numbers from 0 on, each once: a number that two kinds had would make stored entries unreadable.
+        const _: () = {
+            let numbers: [usize; EntryKind::ALL.len()] = [$($number),+];
+            let mut taken = [false; EntryKind::ALL.len()];
+            let mut at = 0;
+            while at < numbers.len() {
+                assert!(!taken[numbers[at]]);
+                taken[numbers[at]] = true;
+                at += 1;
+            }
+        };
+
         impl EntryKind {
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
 
@@ -83,6 +95,8 @@ macro_rules! entries {
     (@unpack $rest:ident, $kind:ident $($field:ident)+, $unpack:ident) => { $unpack(&mut $rest)? };
 }
 
+// In the order of the API. A new kind gets the number of kinds so far.
+//
 // A field after `by` is an optional one that ends the entry.
 entries! {
     0 "opened" Opened(session at);

@@ -191,12 +191,14 @@ mod tests {
     #[test]
     fn task_and_its_result_survive_a_round_trip_through_json() {
         let task = Task::Time { load: SpeedTask::Scan, warm_up: 3, deliveries: 7 };
-        for task in [task, Task::Keep { kept: WindowContent::Boxes }] {
+        let work = Task::Work { load: SpeedTask::Scan, warm_up: 0, deliveries: 9 };
+        for task in [task, work, Task::Keep { kept: WindowContent::Boxes }] {
             let json = serde_json::to_string(&task).expect("JSON");
             let read: Task = serde_json::from_str(&json).expect("a task");
             assert_eq!(format!("{read:?}"), format!("{task:?}"));
             assert!(serde_json::from_str::<Task>(&json.replace("Scan", "Nothing").replace("Boxes", "some")).is_err());
         }
+        assert!(serde_json::from_str::<Task>(r#"{"Work":{"load":"Scan","warm_up":-1,"deliveries":9}}"#).is_err());
         let json = serde_json::to_string(&Timed { micros: 1.0625, lanes_served: 10_000 }).expect("JSON");
         let read: Timed = serde_json::from_str(&format!("{json}\n")).expect("a result");
         assert_eq!((read.micros, read.lanes_served), (1.0625, 10_000));

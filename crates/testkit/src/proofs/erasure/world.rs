@@ -322,7 +322,7 @@ impl ErasureWorld {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let took = begun.elapsed();
-        copied(data, running, NO_DATA)?;
+        copied(data, running, |name| NO_DATA.contains(&name))?;
         stop.cancel();
         let mut accepted = Vec::new();
         while let Some(more) = beside.join_next().await {

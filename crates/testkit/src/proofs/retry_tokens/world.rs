@@ -1,7 +1,6 @@
 //! The scenario of the proof: a store that is filled and closed, attacked, and then run by the production driver.
 
 use std::collections::BTreeSet;
-use std::io::BufRead;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -170,7 +169,7 @@ impl Run {
         let results = || {
             let arrived = lock(&arrived).clone();
             let tokens = store.tokens();
-            let errors = log.text().lines().count() as u64;
+            let errors = log.events() as u64;
             Self { arrived, rejected: tokens.rejected, renewed: tokens.renewed, errors }
         };
         let (mut last, mut moved) = ((0, 0), Instant::now());

@@ -21,6 +21,7 @@ mod bounds;
 mod connection;
 mod exchange;
 mod fault;
+mod flood;
 mod http1;
 mod identity;
 mod open;

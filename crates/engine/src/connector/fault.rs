@@ -9,6 +9,7 @@ use h2::Reason;
 use posthaste_core::Cause;
 
 use super::ConnectionFault;
+use super::flood::FLOODED;
 use crate::Refusal;
 
 impl ConnectionFault {
@@ -110,6 +111,9 @@ pub(super) fn stream_fault(error: &h2::Error) -> StreamFault {
         }
         Some(_) if is_ours => StreamFault::Broken(ConnectionFault::new(Cause::ProtocolError, "http2")),
         Some(_) => StreamFault::Broken(ConnectionFault::new(Cause::Unknown, "stream_reset")),
+        None if error.get_io().is_some_and(|error| error.kind() == FLOODED) => {
+            StreamFault::Broken(ConnectionFault::new(Cause::ProtocolError, "http2_flood"))
+        }
         None => StreamFault::Lost(match error.get_io().map(io::Error::kind) {
             // Not a broken pipe, which the library reports for every end.
             Some(io::ErrorKind::ConnectionReset) => ConnectionFault::new(Cause::Unknown, "connection_reset"),

@@ -146,7 +146,7 @@ impl Opener {
                 (PlainOrTls::Right(stream), is_http2)
             }
         };
-        let (wire, traffic) = CountedStream::new(stream);
+        let (wire, traffic) = CountedStream::new(stream, is_http2);
         if is_http2 {
             let begun = timeout_at(deadline, self.http2.handshake::<_, Bytes>(wire)).await;
             let begun = begun

@@ -24,6 +24,8 @@ pub(super) enum How {
     Answered(ReceivedResponse),
     /// Without one, and how the receiver broke it, if it did.
     Failed(ConnectionFault, Option<Broke>),
+    /// Without an answer until its deadline, after it was sent.
+    TimedOut,
     /// The receiver did not process it: it may be repeated.
     NotProcessed(ConnectionFault, Option<Broke>),
 }
@@ -58,7 +60,7 @@ async fn talk(mut sender: SendRequest<Bytes>, attempt: &RunningAttempt, deadline
         Ok(Head::Flooded) => {
             How::Failed(ConnectionFault::new(Cause::ProtocolError, "interim_answers"), Some(Broke::Stream))
         }
-        Err(_) => How::Failed(ConnectionFault::timeout(true), None),
+        Err(_) => How::TimedOut,
     }
 }
 
@@ -94,7 +96,6 @@ async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     let mut kept = BodyExcerpt { wanted: !head.status.is_success(), ..BodyExcerpt::default() };
     let cut = match timeout_at(deadline, read_body(&mut body, &mut kept)).await {
         Ok(Ok(is_whole)) => !is_whole,
-        Ok(Err(error)) if error.is_library() => return failed(&error),
         Ok(Err(_)) | Err(_) => true,
     };
     How::Answered(ReceivedResponse { status: head.status, headers: head.headers, excerpt: kept.excerpt.freeze(), cut })

@@ -186,6 +186,7 @@ impl Task {
         while self.under_way.len() < self.limit
             && let Some(attempt) = self.waiting.pop_front()
         {
+            self.streams.traffic.requested();
             self.under_way.push(Box::pin(stream::exchange(self.streams.sender.clone(), attempt)));
             begun = true;
         }
@@ -206,6 +207,11 @@ impl Task {
                     self.broke(how);
                 }
                 attempt.finish(Err(fault));
+            }
+            // Frames that come later would cost CPU for nothing: the connection ends after the attempts that it has.
+            How::TimedOut => {
+                self.retire();
+                attempt.finish(Err(ConnectionFault::timeout(true)));
             }
             How::NotProcessed(fault, broke) => {
                 if broke == Some(Broke::WantsHttp1) {

@@ -11,7 +11,7 @@ use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::sync::Semaphore;
 
 use crate::multiplexer::{
-    Manner, Multiplexer, Reply, ServeTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
+    Manner, Multiplexer, Reply, ServeTerms, frame, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
 };
 use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, settings};
 use crate::tls::Authority;
@@ -186,7 +186,7 @@ async fn malformed_http_2_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn stream_that_never_ends_times_out_and_affects_no_other() {
+async fn stream_that_times_out_ends_its_connection_and_affects_no_other() {
     let replies = [Reply::Ok, Reply::Never, Reply::Ok];
     let (receiver, mut bench) =
         start(Settings { attempt_timeout: 5 * SHORT, ..settings() }, vec![serve(&replies)]).await;
@@ -195,7 +195,47 @@ async fn stream_that_never_ends_times_out_and_affects_no_other() {
     assert_eq!(outcomes.iter().filter(|outcome| *outcome == "200").count(), 1, "{outcomes:?}");
     assert!(outcomes.iter().any(|outcome| outcome == "unknown attempt_timeout"), "{outcomes:?}");
     assert_eq!(outcome(&mut bench).await, "200");
-    assert_eq!(receiver.seen.counts(), (1, 4));
+    assert_eq!(receiver.seen.counts(), (2, 4));
+}
+
+#[tokio::test]
+async fn flooding_receiver_loses_its_connection() {
+    let floods = [
+        ("SETTINGS", settings_frame()),
+        ("PING", frame(6, 0, 0, &[1; 8])),
+        ("RST_STREAM of a request that has ended", frame(3, 0, 1, &[0, 0, 0, 8])),
+        ("CONTINUATION", frame(9, 0, 1, &[])),
+        ("WINDOW_UPDATE", frame(8, 0, 0, &[0, 0, 0, 1])),
+        ("PRIORITY", frame(2, 0, 5, &[0, 0, 0, 0, 1])),
+        ("an unknown frame", frame(0x60, 0, 0, &[])),
+        ("empty DATA", frame(0, 0, 1, &[])),
+        ("DATA of a request that has ended", frame(0, 0, 1, &[0; 16_384])),
+    ];
+    for (name, flood) in floods {
+        // A flood after the answer: no attempt waits for anything.
+        let manner = Manner::Flood { before: ok_frame(1), flood: flood.clone() };
+        let (receiver, mut bench) = start(settings(), vec![manner]).await;
+        assert_eq!(outcome(&mut bench).await, "200", "{name}");
+        bench.until_no_connection().await;
+        receiver.seen.check_flood(name).await;
+        // A flood in place of an answer.
+        let manner = Manner::Flood { before: Vec::new(), flood };
+        let (receiver, mut bench) = start(settings(), vec![manner]).await;
+        let outcome = outcome(&mut bench).await;
+        assert!(outcome.starts_with("protocol_error http2") || outcome == "unknown stream_reset", "{name}: {outcome}");
+        bench.until_no_connection().await;
+        receiver.seen.check_flood(name).await;
+    }
+}
+
+#[tokio::test]
+async fn status_stands_however_the_body_ends() {
+    // A head with `:status: 200` and `content-length: 3` that leaves its stream open.
+    let head = frame(1, 0x4, 1, &[0x88, 0x0f, 0x0d, 1, b'3']);
+    for body in [frame(0, 1, 1, b"longer than three"), frame(3, 0, 1, &[0, 0, 0, 2]), frame(0, 0, 99, b"x")] {
+        let answer = [head.clone(), body].concat();
+        check(Manner::Raw(settings_frame(), 1, answer), "200 cut").await;
+    }
 }
 
 #[tokio::test]

@@ -11,11 +11,14 @@ use h2::{Reason, RecvStream};
 use http::{Request, Response};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::receiver::{OK, put};
+
+/// What a flood writes at most: several times what the connector takes, with the buffers of the sockets.
+const FLOOD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The behaviour on an HTTP/2 connection; over HTTP/1.1 it always answers 200.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub(crate) enum Manner {
     Serve(ServeTerms),
     /// Writes the first frames, reads until this many requests have come, writes the second frames, and waits.
     Raw(Vec<u8>, usize, Vec<u8>),
+    /// Writes the first frames once a request has come, and then the second ones again and again until writing fails.
+    Flood { before: Vec<u8>, flood: Vec<u8> },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,11 +74,20 @@ pub(crate) struct Seen {
     pub(crate) at_once_max: AtomicUsize,
     pub(crate) over_http1: AtomicUsize,
     pub(crate) last: Mutex<String>,
+    /// How many bytes of a flood were written until the connection was closed.
+    flooded: watch::Sender<Option<usize>>,
 }
 
 impl Seen {
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.connections.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst))
+    }
+
+    /// Checks that a flood has ended early.
+    pub(crate) async fn check_flood(&self, name: &str) {
+        let mut flooded = self.flooded.subscribe();
+        let written = flooded.wait_for(Option::is_some).await.expect("the sender is here").expect("some");
+        assert!(written < FLOOD_BYTES_MAX, "{name}: {written} bytes were taken");
     }
 }
 
@@ -118,6 +132,10 @@ async fn play(stream: TcpStream, acceptor: TlsAcceptor, manner: Manner, seen: Ar
         Manner::Serve(terms) => serve_http2(stream, terms, seen).await,
         // It ends with an error once the other side has gone.
         Manner::Raw(first, requests, then) => _ = raw(stream, &first, requests, &then, &seen).await,
+        Manner::Flood { before, flood } => {
+            let written = flooded(stream, &before, &flood).await;
+            seen.flooded.send_replace(Some(written));
+        }
     }
 }
 
@@ -251,13 +269,54 @@ async fn raw<S: AsyncRead + AsyncWrite + Unpin>(
             stream.flush().await?;
             heads += 1;
         }
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).await?;
-        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-        stream.read_exact(&mut vec![0; length]).await?;
-        if head[3] == 1 {
+        if read_frame(&mut stream).await? == 1 {
             seen.requests.fetch_add(1, Ordering::SeqCst);
             heads += 1;
         }
     }
+}
+
+/// Returns how many bytes of the flood were written.
+async fn flooded<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, before: &[u8], flood: &[u8]) -> usize {
+    if stream.write_all(&settings_frame()).await.is_err() || read_until_request(&mut stream).await.is_err() {
+        return 0;
+    }
+    let (mut reading, mut writing) = tokio::io::split(stream);
+    let flooding = async {
+        let block = flood.repeat(64 * 1024 / flood.len());
+        let mut written = 0;
+        if writing.write_all(before).await.is_err() {
+            return 0;
+        }
+        while written < FLOOD_BYTES_MAX && writing.write_all(&block).await.is_ok() {
+            written += block.len();
+        }
+        written
+    };
+    // The client's answers are read as they come, so that it can go on.
+    let sink = async {
+        let mut rest = vec![0; 64 * 1024];
+        while reading.read(&mut rest).await.is_ok_and(|length| length > 0) {}
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        written = flooding => written,
+        () = sink => 0,
+    }
+}
+
+async fn read_until_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<()> {
+    stream.read_exact(&mut [0; 24]).await?;
+    while read_frame(stream).await? != 1 {}
+    Ok(())
+}
+
+/// Reads a frame and returns its type.
+async fn read_frame<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<u8> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await?;
+    let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+    stream.read_exact(&mut vec![0; length]).await?;
+    Ok(head[3])
 }

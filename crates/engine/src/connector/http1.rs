@@ -40,8 +40,8 @@ pub(super) enum ReadProgress {
     More,
     /// It was read to its end.
     Whole,
-    /// It is longer than the bound, and reading stops.
-    TooLong,
+    /// Its body is longer than the bound or malformed, and reading stops. The status stands.
+    Cut,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl ResponseReader {
             self.looked = 0;
         }
         let head = self.head.as_mut().expect("it was read above");
-        head.framing.take(inbox, &mut self.kept)
+        Ok(head.framing.take(inbox, &mut self.kept))
     }
 
     /// Whether to parse the head now. It is parsed from its beginning each time, so when bytes come slowly, it is
@@ -198,20 +198,23 @@ impl Framing {
         }
     }
 
-    fn take(&mut self, inbox: &mut BytesMut, kept: &mut BodyExcerpt) -> Result<ReadProgress, ConnectionFault> {
+    fn take(&mut self, inbox: &mut BytesMut, kept: &mut BodyExcerpt) -> ReadProgress {
         match self {
             Self::Chunks(chunks) => chunks.take(inbox, kept),
             Self::UntilClosed => {
                 let all = inbox.len();
-                Ok(if keep(inbox, all, kept).is_break() { ReadProgress::TooLong } else { ReadProgress::More })
+                if keep(inbox, all, kept).is_break() { ReadProgress::Cut } else { ReadProgress::More }
             }
             Self::Length(left) => {
                 let here = usize::try_from(*left).unwrap_or(usize::MAX).min(inbox.len());
                 *left -= here as u64;
                 if keep(inbox, here, kept).is_break() {
-                    return Ok(ReadProgress::TooLong);
+                    ReadProgress::Cut
+                } else if *left == 0 {
+                    ReadProgress::Whole
+                } else {
+                    ReadProgress::More
                 }
-                Ok(if *left == 0 { ReadProgress::Whole } else { ReadProgress::More })
             }
         }
     }

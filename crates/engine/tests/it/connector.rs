@@ -234,13 +234,13 @@ async fn malformed_http_1_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn bad_chunks_are_a_protocol_error_and_long_trailers_leave_the_status_alone() {
+async fn bad_chunks_long_extensions_and_long_trailers_leave_the_status_alone() {
     const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     for size in ["zz", "-1", "10000000000000000"] {
-        check_answer(format!("{CHUNKED}{size}\r\n"), "protocol_error bad_framing").await;
+        check_answer(format!("{CHUNKED}{size}\r\n"), "200 cut").await;
     }
     let extension = format!("{CHUNKED}1;{}\r\na\r\n0\r\n\r\n", "x".repeat(1 << 20));
-    check_answer(extension, "response_head_too_large chunk_extensions").await;
+    check_answer(extension, "200 cut").await;
     let trailers = format!("{CHUNKED}1\r\na\r\n0\r\nt: {}\r\n\r\n", "x".repeat(1 << 20));
     check_answer(trailers, "200 cut").await;
 }

@@ -2,10 +2,8 @@
 //! trailers after the last chunk are skipped.
 
 use bytes::{Buf, BytesMut};
-use posthaste_core::Cause;
 
 use super::{ReadProgress, keep};
-use crate::ConnectionFault;
 use crate::connector::bounds::{BodyExcerpt, HEAD_BYTES_MAX};
 
 /// The most digits of a chunk's size.
@@ -15,9 +13,8 @@ const DIGITS_MAX: u8 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     at: At,
-    /// Bytes of extensions so far, which are skipped and bounded.
-    extensions: usize,
-    trailers: usize,
+    /// Bytes of extensions and trailers so far: they are skipped, and bounded together.
+    skipped: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,48 +49,40 @@ impl Default for At {
 
 impl Chunks {
     /// Consumes as much of the received bytes as it can.
-    pub(super) fn take(
-        &mut self,
-        inbox: &mut BytesMut,
-        kept: &mut BodyExcerpt,
-    ) -> Result<ReadProgress, ConnectionFault> {
+    pub(super) fn take(&mut self, inbox: &mut BytesMut, kept: &mut BodyExcerpt) -> ReadProgress {
         loop {
             if let At::Data(left) = self.at {
                 let here = usize::try_from(left).unwrap_or(usize::MAX).min(inbox.len());
                 if keep(inbox, here, kept).is_break() {
-                    return Ok(ReadProgress::TooLong);
+                    return ReadProgress::Cut;
                 }
                 let left = left - here as u64;
                 self.at = if left == 0 { At::DataEnds } else { At::Data(left) };
             }
             if matches!(self.at, At::End) {
-                return Ok(ReadProgress::Whole);
+                return ReadProgress::Whole;
             }
             if inbox.is_empty() {
-                return Ok(ReadProgress::More);
+                return ReadProgress::More;
             }
-            self.at = self.after(inbox.get_u8())?;
-            if self.trailers > HEAD_BYTES_MAX {
-                return Ok(ReadProgress::TooLong);
+            match self.after(inbox.get_u8()) {
+                Some(at) if self.skipped <= HEAD_BYTES_MAX => self.at = at,
+                _ => return ReadProgress::Cut,
             }
         }
     }
 
-    fn after(&mut self, byte: u8) -> Result<At, ConnectionFault> {
-        const BAD: ConnectionFault = ConnectionFault::new(Cause::ProtocolError, "bad_framing");
-        Ok(match (self.at, byte) {
-            (At::Size(_, 0), b'\r' | b';' | b' ' | b'\t') => return Err(BAD),
+    /// The position after this byte; `None` if no chunked body has it here.
+    fn after(&mut self, byte: u8) -> Option<At> {
+        Some(match (self.at, byte) {
+            (At::Size(_, 0), b'\r' | b';' | b' ' | b'\t') => return None,
             (At::Size(size, _) | At::Extension(size), b'\r') => At::SizeEnds(size),
             (At::Size(size, _), b';' | b' ' | b'\t') => At::Extension(size),
             (At::Size(size, digits), digit) if digits < DIGITS_MAX => {
-                let digit = char::from(digit).to_digit(16).ok_or(BAD)?;
-                At::Size(size << 4 | u64::from(digit), digits + 1)
+                At::Size(size << 4 | u64::from(char::from(digit).to_digit(16)?), digits + 1)
             }
             (At::Extension(size), byte) if byte != b'\n' => {
-                self.extensions += 1;
-                if self.extensions > HEAD_BYTES_MAX {
-                    return Err(ConnectionFault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"));
-                }
+                self.skipped += 1;
                 At::Extension(size)
             }
             (At::SizeEnds(0), b'\n') => At::Trailer { is_empty: true },
@@ -104,10 +93,10 @@ impl Chunks {
             (At::TrailerEnds { is_empty: true }, b'\n') => At::End,
             (At::TrailerEnds { is_empty: false }, b'\n') => At::Trailer { is_empty: true },
             (At::Trailer { .. }, _) => {
-                self.trailers += 1;
+                self.skipped += 1;
                 At::Trailer { is_empty: false }
             }
-            _ => return Err(BAD),
+            _ => return None,
         })
     }
 }

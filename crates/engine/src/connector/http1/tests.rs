@@ -95,20 +95,22 @@ fn conflicting_or_malformed_lengths_are_refused() {
 }
 
 #[test]
-fn chunked_framing_is_parsed_strictly() {
+fn malformed_chunks_cut_the_body() {
     let check = |body: &str, expected: &str| {
         check(&format!("HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n{body}"), expected);
     };
-    for bad in
-        ["\r\n", ";x\r\n", "g\r\n", "1\nx", "1\rx", "1\r\nxy\r\n", "1\r\nx\ry", "1;a\nb\r\nx", "11111111111111111\r\n"]
-    {
-        check(bad, "protocol_error bad_framing");
+    // The status stands, and the connection is not used again.
+    for bad in ["\r\n", ";x\r\n", "g\r\n", "1\nx", "1\rx", "1;a\nb\r\nx", "11111111111111111\r\n"] {
+        check(bad, "500 cut");
+    }
+    for bad in ["1\r\nxy\r\n", "1\r\nx\ry"] {
+        check(bad, "500 cut x");
     }
     check("1\r\nx\r\n", "500 cut x");
     check("ffffffffffffffff\r\nx", "500 cut x");
     check("0\r\n", "500 cut");
     let half = "x".repeat(HEAD_BYTES_MAX / 2);
-    check(&format!("1;{half}\r\na\r\n1;{half}x\r\na\r\n"), "response_head_too_large chunk_extensions");
+    check(&format!("1;{half}\r\na\r\n1;{half}x\r\na\r\n"), "500 cut a");
     check(&format!("0\r\na: {half}\r\nb: {half}\r\n\r\n"), "500 cut");
 }
 

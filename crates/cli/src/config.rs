@@ -9,6 +9,7 @@ mod layer;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::ParseIntError;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -221,6 +222,9 @@ fn read(layers: &mut Layers) -> Option<Config> {
     });
     let allow_http = layers.get("targets.allow_http", |setting| Ok(setting.truth()));
     let allow_networks = layers.get("targets.allow_networks", |setting| list(setting, "a network such as 10.1.0.0/16"));
+    let deny_ports = layers.get("targets.deny_ports", |setting| {
+        list::<DeniedPort>(setting, "a port such as 6379, with a reason behind a space if you like")
+    });
     let deny_hosts = layers.get("targets.deny_hosts", |setting| {
         list::<HostPattern>(setting, "a host such as example.net or a pattern such as *.example.net")
     });
@@ -239,7 +243,8 @@ fn read(layers: &mut Layers) -> Option<Config> {
             allow_networks: allow_networks?,
             deny_hosts: deny_hosts?,
             allow_ip_literals: allow_ip_literals?,
-            own_listen: Vec::new(),
+            deny_ports: deny_ports?.iter().map(|denied| denied.0).collect(),
+            ..TargetRules::default()
         },
         master_key: master_key?,
         roots: roots?,
@@ -332,6 +337,18 @@ fn parsed<T: FromStr>(setting: &Setting, form: &str) -> Result<T, String> {
     setting.text().parse().map_err(|_| format!("must be {form}, not {:?}", setting.text()))
 }
 
+/// An entry of `targets.deny_ports`: a port, and after a space the reason, which is for readers of the file.
+struct DeniedPort(u16);
+
+impl FromStr for DeniedPort {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        let (port, _reason) = text.split_once(' ').unwrap_or((text, ""));
+        port.parse().map(Self)
+    }
+}
+
 fn list<T: FromStr>(setting: &Setting, form: &str) -> Result<Vec<T>, String> {
     let each = |text: &String| text.parse().map_err(|_| format!("each must be {form}, not {text:?}"));
     setting.texts().iter().map(each).collect()
@@ -339,6 +356,7 @@ fn list<T: FromStr>(setting: &Setting, form: &str) -> Result<Vec<T>, String> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_engine::target::DENY_PORTS;
     use posthaste_server::run::STOP_WITHIN;
 
     use super::*;
@@ -358,6 +376,7 @@ mod tests {
         assert_eq!(config.listen, SocketAddr::from(([127, 0, 0, 1], 8400)));
         assert_eq!((config.slots, config.attempt_timeout), (1_024, Duration::from_secs(30)));
         assert!(!config.targets.allow_http && config.targets.allow_ip_literals);
+        assert_eq!(config.targets.deny_ports, DENY_PORTS);
         assert_eq!(config.retention, Retention::default());
     }
 

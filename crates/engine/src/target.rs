@@ -21,6 +21,7 @@ use url::Url;
 pub use address::{ADDRESSES_MAX, check_addresses};
 pub use host::{BadHostPattern, HostPattern};
 pub use refusal::Refusal;
+pub use text::DENY_PORTS;
 
 use text::Text;
 
@@ -29,14 +30,20 @@ use text::Text;
 pub struct TargetRules {
     /// `targets.allow_http`: allows plain http in addition to https.
     pub allow_http: bool,
-    /// `targets.allow_networks`: addresses that are allowed even if they are private or special.
+    /// `targets.allow_networks`: addresses that are allowed even if they are private or special. Metadata services and
+    /// the like are allowed only by an entry that is their address alone.
     pub allow_networks: Vec<IpNet>,
     /// `targets.deny_hosts`: hosts that are never contacted, even in an allowed network.
     pub deny_hosts: Vec<HostPattern>,
     /// `targets.allow_ip_literals`: whether a URL may name an address instead of a host.
     pub allow_ip_literals: bool,
+    /// `targets.deny_ports`: ports from 1024 on that are never contacted.
+    pub deny_ports: Vec<u16>,
     /// The addresses that this server listens on: a delivery to them would loop.
     pub own_listen: Vec<SocketAddr>,
+    /// Returns the addresses of this machine's network interfaces. A server that listens on every address is reached at
+    /// each of them.
+    pub own_addresses: fn() -> Vec<IpAddr>,
 }
 
 impl Default for TargetRules {
@@ -46,9 +53,17 @@ impl Default for TargetRules {
             allow_networks: Vec::new(),
             deny_hosts: Vec::new(),
             allow_ip_literals: true,
+            deny_ports: DENY_PORTS.to_vec(),
             own_listen: Vec::new(),
+            own_addresses,
         }
     }
+}
+
+/// The addresses of this machine now: interfaces come and go while a server runs.
+fn own_addresses() -> Vec<IpAddr> {
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    interfaces.iter().map(if_addrs::Interface::ip).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +174,7 @@ impl Target {
         if raw.contains('#') {
             return Err(Refusal::UrlFragment);
         }
-        let port = text.port()?;
+        let port = text.port(rules)?;
         if text.zone().is_some() {
             return Err(Refusal::HostZoneId);
         }

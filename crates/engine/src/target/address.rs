@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{Refusal, TargetRules};
 
@@ -35,18 +35,43 @@ pub fn check_addresses(answers: &[IpAddr], port: u16, rules: &TargetRules) -> Re
 }
 
 pub(super) fn check_address(ip: IpAddr, port: u16, rules: &TargetRules) -> Result<(), Refusal> {
-    let allowed = rules.allow_networks.iter().any(|network| network.contains(&ip));
-    if let Some(refusal) = class(ip).filter(|_| !allowed) {
+    if let Some(refusal) = class(ip)
+        && !rules.allow_networks.iter().any(|network| allows(*network, ip, refusal))
+    {
         return Err(refusal);
     }
     // Also in an allowed network: a delivery to this server would loop.
-    let is_ours = rules.own_listen.iter().any(|own| own.port() == port && is_own(own.ip(), ip));
+    let is_ours = rules.own_listen.iter().any(|own| own.port() == port && is_own(own.ip(), ip, rules));
     if is_ours { Err(Refusal::IpSelf) } else { Ok(()) }
 }
 
-/// A server that listens on every address is reached through loopback too.
-fn is_own(listens: IpAddr, ip: IpAddr) -> bool {
-    listens == ip || (listens.is_unspecified() && ip.is_loopback())
+/// Whether an entry of the allow-list opens a refused address. A network that contains the address of a metadata
+/// service, a link-local one or one that embeds an IPv4 address does not: an entry such as `0.0.0.0/0` is meant for
+/// private networks. Such an address must be listed alone.
+fn allows(network: IpNet, ip: IpAddr, refusal: Refusal) -> bool {
+    let must_be_alone = matches!(
+        refusal,
+        Refusal::IpMetadata
+            | Refusal::IpLinkLocal
+            | Refusal::IpUnspecified
+            | Refusal::IpV4Mapped
+            | Refusal::IpV4Compat
+            | Refusal::IpV4Translated
+            | Refusal::IpNat64
+            | Refusal::Ip6to4
+            | Refusal::IpTeredo
+    );
+    network.contains(&ip) && (!must_be_alone || network.prefix_len() == network.max_prefix_len())
+}
+
+/// A server that listens on every address is reached through loopback and at each interface too; the unspecified
+/// address reaches loopback.
+fn is_own(listens: IpAddr, ip: IpAddr, rules: &TargetRules) -> bool {
+    let ip = ip.to_canonical();
+    listens.to_canonical() == ip
+        || (ip.is_unspecified() && listens.is_loopback())
+        || (listens.is_unspecified()
+            && (ip.is_loopback() || ip.is_unspecified() || (rules.own_addresses)().contains(&ip)))
 }
 
 /// The refusal of an address by its block; `None` for public unicast.
@@ -183,16 +208,62 @@ mod tests {
         }
     }
 
+    fn networks(networks: &[&str]) -> TargetRules {
+        let allow_networks = networks.iter().map(|network| network.parse().expect("a network")).collect();
+        TargetRules { allow_networks, ..TargetRules::default() }
+    }
+
+    fn check(ip: &str, rules: &TargetRules, expected: Result<(), Refusal>) {
+        assert_eq!(check_address(ip.parse().expect("an address"), 8400, rules), expected, "{ip}");
+    }
+
     #[test]
-    fn server_that_listens_on_all_addresses_refuses_itself_on_loopback() {
-        let rules = TargetRules {
-            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-            own_listen: vec!["0.0.0.0:8400".parse().expect("an address")],
-            ..TargetRules::default()
+    fn metadata_and_link_local_addresses_are_opened_only_by_an_entry_of_their_own() {
+        let wide = networks(&["0.0.0.0/0", "169.254.0.0/16", "::/0", "fe80::/10", "fd00::/8"]);
+        check("10.1.2.3", &wide, Ok(()));
+        check("fd00::1", &wide, Ok(()));
+        for (ip, refusal) in [
+            ("169.254.169.254", Refusal::IpMetadata),
+            ("168.63.129.16", Refusal::IpMetadata),
+            ("100.100.100.200", Refusal::IpMetadata),
+            ("fd00:ec2::254", Refusal::IpMetadata),
+            ("169.254.1.1", Refusal::IpLinkLocal),
+            ("fe80::1", Refusal::IpLinkLocal),
+            ("0.0.0.0", Refusal::IpUnspecified),
+            ("::", Refusal::IpUnspecified),
+            ("::ffff:169.254.169.254", Refusal::IpV4Mapped),
+            ("64:ff9b::a9fe:a9fe", Refusal::IpNat64),
+            ("2002:a9fe:a9fe::1", Refusal::Ip6to4),
+        ] {
+            check(ip, &wide, Err(refusal));
+            let bits = if ip.contains(':') { 128 } else { 32 };
+            check(ip, &networks(&[&format!("{ip}/{bits}")]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn server_recognises_its_own_listener_at_every_address_of_the_machine() {
+        let listening = |at: &str| TargetRules {
+            own_listen: vec![at.parse().expect("an address")],
+            own_addresses: || vec![IpAddr::from([10, 1, 2, 3]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])],
+            ..networks(&["0.0.0.0/0", "::/0", "0.0.0.0/32", "::ffff:10.1.2.3/128"])
         };
-        let loopback = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(check_address(loopback, 8400, &rules), Err(Refusal::IpSelf));
-        assert_eq!(check_address(loopback, 8401, &rules), Ok(()));
-        assert_eq!(check_address(IpAddr::from([8, 8, 8, 8]), 8400, &rules), Ok(()));
+        for everywhere in ["0.0.0.0:8400", "[::]:8400"] {
+            for ip in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "10.1.2.3", "::ffff:10.1.2.3", "fd00::1"] {
+                check(ip, &listening(everywhere), Err(Refusal::IpSelf));
+            }
+            check("10.1.2.4", &listening(everywhere), Ok(()));
+            check("8.8.8.8", &listening(everywhere), Ok(()));
+        }
+        let [loopback, other_port] = ["127.0.0.1:8400", "0.0.0.0:8401"].map(listening);
+        check("0.0.0.0", &loopback, Err(Refusal::IpSelf));
+        check("10.1.2.3", &loopback, Ok(()));
+        check("10.1.2.3", &other_port, Ok(()));
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_found() {
+        let found = (TargetRules::default().own_addresses)();
+        assert!(found.iter().any(IpAddr::is_loopback), "{found:?}");
     }
 }

@@ -45,8 +45,8 @@ refusals! {
     IpLoopback "ip_loopback" "the address is a loopback one; add its network to targets.allow_networks to permit it";
     IpPrivate "ip_private" "the address is private; add its network to targets.allow_networks to permit it";
     IpCgnat "ip_cgnat" "the address is in the carriers' shared space; add its network to targets.allow_networks to permit it";
-    IpLinkLocal "ip_link_local" "the address is link-local; use a public address";
-    IpMetadata "ip_metadata" "the address is a cloud's metadata service; use a public address";
+    IpLinkLocal "ip_link_local" "the address is link-local; list it alone, as a /32 or /128, in targets.allow_networks to permit it";
+    IpMetadata "ip_metadata" "the address is a cloud's metadata service; use a public address, or list it alone in targets.allow_networks";
     IpIetfProtocol "ip_ietf_protocol" "the address is reserved for protocol assignments; use a public address";
     IpDocumentation "ip_documentation" "the address is reserved for documentation; use a public address";
     IpBenchmark "ip_benchmark" "the address is reserved for benchmarks; use a public address";

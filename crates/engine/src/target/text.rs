@@ -9,9 +9,12 @@ use super::{Refusal, TargetRules, UrlScheme};
 /// The longest URL: many receivers refuse longer ones, and every endpoint in memory holds its URL.
 pub(super) const URL_BYTES_MAX: usize = 4096;
 
-/// Ports above 1023 of other protocols, whose servers could take a request for a command.
-const PORTS_DENIED: &[u16] = &[
-    1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
+/// Ports above 1023 of other protocols and of services without passwords, which could take a request for a command. The
+/// settings file has each with its reason.
+pub const DENY_PORTS: &[u16] = &[
+    1433, 1521, 1719, 1720, 1723, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061, 5432,
+    5672, 5984, 6000, 6379, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 9042, 9092, 9200, 9300, 10080, 10250,
+    11211, 27017,
 ];
 
 /// The pieces of `scheme://[userinfo@]host[:port]…` as they are written.
@@ -50,12 +53,12 @@ impl<'a> Text<'a> {
     }
 
     /// The port, explicit or by the scheme, if it is allowed.
-    pub(super) fn port(&self) -> Result<u16, Refusal> {
+    pub(super) fn port(&self, rules: &TargetRules) -> Result<u16, Refusal> {
         let port = match self.port {
             "" => self.scheme.default_port(),
             digits => digits.parse().map_err(|_| Refusal::UrlSyntax)?,
         };
-        let allowed = matches!(port, 80 | 443 | 1024..) && !PORTS_DENIED.contains(&port);
+        let allowed = matches!(port, 80 | 443 | 1024..) && !rules.deny_ports.contains(&port);
         allowed.then_some(port).ok_or(Refusal::UrlPort)
     }
 

@@ -99,10 +99,17 @@ impl SsrfCase {
         match name {
             "https_only" => rules.allow_http = value != "true",
             "allow_http" => rules.allow_http = value == "true",
-            "allow_networks" => rules.allow_networks = vec![value.parse().ok()?],
+            "allow_networks" => {
+                rules.allow_networks = value.split(',').map(str::parse).collect::<Result<_, _>>().ok()?;
+            }
+            "deny_ports" => rules.deny_ports = value.split(',').map(str::parse).collect::<Result<_, _>>().ok()?,
             "allow_ip_literals" => rules.allow_ip_literals = value == "true",
             "deny_hosts" => rules.deny_hosts = vec![value.parse().ok()?],
-            "own_listen" => rules.own_listen = vec![value.parse().ok()?],
+            "own_listen" => {
+                rules.own_listen = vec![value.parse().ok()?];
+                rules.own_addresses = || vec![IpAddr::from([10, 20, 1, 1])];
+                rules.allow_networks = vec!["10.20.0.0/16".parse().ok()?];
+            }
             _ => return None,
         }
         self.url = url.to_owned();

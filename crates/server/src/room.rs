@@ -1,124 +1,183 @@
 //! Bounds the bytes of request bodies that are in memory at once, over all connections (F3).
 //!
-//! A body with a known length reserves its bytes before any of it is read, or is refused. A body without one reserves
-//! bytes as they arrive. They are released once the request is answered: until then its message may wait for the store
-//! in another copy.
+//! A request takes room for the bytes of its body as they arrive, so that a declared length alone takes none. It gives
+//! them back once it is answered: until then its message may wait for the store in another copy.
+//!
+//! Each tenant and each API key has a share that shrinks as the room fills: a key may hold twice what is still free, and
+//! all keys of a tenant together three times that. One producer alone gets two thirds of the room, and however much
+//! others hold, a part of what is left is free for a tenant that holds nothing.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::Body;
-use bytes::Bytes;
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use posthaste_core::{Key, TenantId};
 
-/// The bound for all bodies together, in KiB: 16 MiB, two of the largest batches. With the copies that are sealed,
-/// queued and being written that is some 50 MiB.
-const ROOM_KIB: u32 = 16 * 1024;
-/// The most that one body reserves: a larger one is refused for its size.
-const BODY_KIB_MAX: u64 = 8 * 1024;
+/// The bound for all bodies together: three of the largest batches. With the copies that are sealed, queued and being
+/// written, one producer's share is some 50 MiB.
+const ROOM_BYTES: u64 = 24 * 1024 * 1024;
+const KEY_SHARE: u64 = 2;
+const TENANT_SHARE: u64 = 3;
 
-/// The free bytes for bodies, as permits of a KiB each.
+/// The room of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyRoom(Arc<Semaphore>);
+pub(crate) struct BodyRoom(Arc<Mutex<Shares>>);
 
-/// There are not enough free bytes for a body.
+#[derive(Debug)]
+struct Shares {
+    free: u64,
+    tenants: HashMap<Option<TenantId>, u64>,
+    keys: HashMap<RoomHolder, u64>,
+}
+
+/// Whose request it is. Requests without a tenant or a key share one place each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct RoomHolder {
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) key: Option<Key>,
+}
+
+/// There is not enough room for a body, or its sender's share is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("as many bytes of requests are under way as the server takes at once")]
 pub(crate) struct NoRoom;
 
-/// The bytes that a request has reserved, until it is answered.
-pub(crate) type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+/// What one request holds. Its clones are the same place; the room is given back when the last one is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyPlace(Arc<Place>);
+
+#[derive(Debug)]
+struct Place {
+    room: BodyRoom,
+    held: Mutex<(RoomHolder, u64)>,
+}
 
 impl BodyRoom {
     pub(crate) fn new() -> Self {
-        Self::with_kib(ROOM_KIB)
+        Self::with_bytes(ROOM_BYTES)
     }
 
-    fn with_kib(kib: u32) -> Self {
-        Self(Arc::new(Semaphore::new(kib as usize)))
+    fn with_bytes(free: u64) -> Self {
+        Self(Arc::new(Mutex::new(Shares { free, tenants: HashMap::new(), keys: HashMap::new() })))
     }
 
-    /// Reserves bytes for a body; `None` for an empty one.
-    pub(crate) fn admit(&self, body: Incoming) -> Result<(Body, Option<Held>), NoRoom> {
-        match body.size_hint().exact() {
-            Some(0) => Ok((Body::new(body), None)),
-            Some(bytes) => {
-                let held = self.take(bytes)?;
-                Ok((Body::new(body), Some(Arc::new(Mutex::new(Some(held))))))
-            }
-            None => {
-                let held = Held::default();
-                Ok((Body::new(Metered { body, room: self.clone(), held: Arc::clone(&held) }), Some(held)))
-            }
+    /// A place for the body of one request, which holds nothing yet.
+    pub(crate) fn place(&self) -> BodyPlace {
+        BodyPlace(Arc::new(Place { room: self.clone(), held: Mutex::default() }))
+    }
+}
+
+impl BodyPlace {
+    /// Says whose request it is, before its body is read.
+    pub(crate) fn belongs_to(&self, holder: RoomHolder) {
+        let mut held = lock(&self.0.held);
+        if held.1 == 0 {
+            held.0 = holder;
         }
     }
 
-    fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit, NoRoom> {
-        let kib = u32::try_from(bytes.div_ceil(1024).min(BODY_KIB_MAX)).map_err(|_| NoRoom)?;
-        Arc::clone(&self.0).try_acquire_many_owned(kib).map_err(|_| NoRoom)
-    }
-}
-
-/// A body without a known length: reserves bytes for each frame as it arrives.
-struct Metered {
-    body: Incoming,
-    room: BodyRoom,
-    held: Held,
-}
-
-impl HttpBody for Metered {
-    type Data = Bytes;
-    type Error = axum::BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
-        let polled = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(match polled {
-            Some(Ok(frame)) => {
-                let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-                Some(self.hold(bytes).map(|()| frame).map_err(Into::into))
-            }
-            Some(Err(error)) => Some(Err(error.into())),
-            None => None,
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Metered {
-    fn hold(&self, bytes: u64) -> Result<(), NoRoom> {
-        let more = self.room.take(bytes)?;
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *held {
-            Some(held) => held.merge(more),
-            None => *held = Some(more),
-        }
+    /// Takes room for bytes that have arrived.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), NoRoom> {
+        let mut held = lock(&self.0.held);
+        lock(&self.0.room.0).take(held.0, bytes)?;
+        held.1 += bytes;
         Ok(())
     }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (holder, bytes) = *lock(&self.held);
+        if bytes > 0 {
+            lock(&self.room.0).give_back(holder, bytes);
+        }
+    }
+}
+
+impl Shares {
+    fn take(&mut self, holder: RoomHolder, bytes: u64) -> Result<(), NoRoom> {
+        let free = self.free.checked_sub(bytes).ok_or(NoRoom)?;
+        let with_more = |held: Option<&u64>| held.copied().unwrap_or_default() + bytes;
+        let by_tenant = with_more(self.tenants.get(&holder.tenant));
+        let by_key = with_more(self.keys.get(&holder));
+        if by_tenant > TENANT_SHARE * free || by_key > KEY_SHARE * free {
+            return Err(NoRoom);
+        }
+        self.free = free;
+        self.tenants.insert(holder.tenant, by_tenant);
+        self.keys.insert(holder, by_key);
+        Ok(())
+    }
+
+    fn give_back(&mut self, holder: RoomHolder, bytes: u64) {
+        self.free += bytes;
+        lessen(&mut self.tenants, holder.tenant, bytes);
+        lessen(&mut self.keys, holder, bytes);
+    }
+}
+
+/// Lessens a count, and removes it at zero: only those who hold something are in memory.
+fn lessen<K: Eq + Hash>(held: &mut HashMap<K, u64>, holder: K, bytes: u64) {
+    let left = held.get(&holder).copied().unwrap_or_default().saturating_sub(bytes);
+    if left == 0 {
+        held.remove(&holder);
+    } else {
+        held.insert(holder, left);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ROOM: u64 = 24_000;
+
+    fn place(room: &BodyRoom, tenant: u64, key: u64) -> BodyPlace {
+        let place = room.place();
+        place.belongs_to(RoomHolder { tenant: Some(TenantId::from_raw(tenant)), key: Some(Key::from_raw(key)) });
+        place
+    }
+
+    /// Takes as much as a place gets, and returns it.
+    fn most(place: &BodyPlace) -> u64 {
+        (0..ROOM).take_while(|_| place.take(1).is_ok()).count() as u64
+    }
+
     #[test]
-    fn bodies_beyond_the_room_are_refused_until_some_is_released() {
-        let room = BodyRoom::with_kib(10);
-        let first = room.take(6_000).expect("an empty room");
-        assert!(room.take(4_000).is_ok(), "released at once");
-        assert_eq!(room.take(5_000).map(drop), Err(NoRoom));
+    fn shares_of_keys_and_tenants_shrink_as_the_room_fills() {
+        let room = BodyRoom::with_bytes(ROOM);
+        let places = [place(&room, 1, 1), place(&room, 1, 1), place(&room, 1, 2), place(&room, 2, 3)];
+        assert_eq!(most(&places[0]), 16_000, "one key gets two thirds");
+        assert_eq!(most(&places[1]), 0, "the same key again");
+        assert_eq!(most(&places[2]), 2_000, "another key of the tenant, up to the tenant's share of 18,000");
+        assert_eq!(most(&places[3]), 4_000, "another tenant gets two thirds of the rest");
+        assert_eq!(most(&place(&room, 3, 4)), 1_333, "and so does the next");
+    }
+
+    #[test]
+    fn room_is_given_back_with_the_last_clone_of_a_place() {
+        let room = BodyRoom::with_bytes(ROOM);
+        let first = place(&room, 1, 1);
+        let clone = first.clone();
+        assert_eq!((first.take(16_000), first.take(1)), (Ok(()), Err(NoRoom)));
         drop(first);
-        assert!(room.take(10_240).is_ok());
+        assert_eq!(place(&room, 1, 1).take(1), Err(NoRoom));
+        drop(clone);
+        assert_eq!(most(&place(&room, 1, 1)), 16_000);
+        let shares = lock(&room.0);
+        assert_eq!((shares.free, shares.tenants.len(), shares.keys.len()), (ROOM, 0, 0));
+    }
+
+    #[test]
+    fn the_largest_batch_fits_beside_another_tenants_share() {
+        let room = BodyRoom::new();
+        assert_eq!(place(&room, 1, 1).take(8_000_000), Ok(()));
+        let small = place(&room, 1, 1);
+        assert_eq!(small.take(1_000_000), Ok(()));
+        assert_eq!(place(&room, 2, 2).take(8_000_000), Ok(()));
     }
 }

@@ -81,6 +81,10 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<S
         }
         read.push((number, line));
     }
+    if read.is_empty() {
+        let detail = "the batch is empty; send one message a line";
+        return Err(Problem::new(Code::InvalidBody, detail));
+    }
     let mut new = Vec::with_capacity(read.len());
     let mut allowance = None;
     let mut answers: Vec<(usize, Option<Problem>)> = Vec::with_capacity(read.len());

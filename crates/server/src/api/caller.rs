@@ -15,6 +15,7 @@ use posthaste_store::ApiKeyRef;
 
 use super::endpoint_fields::Sight;
 use super::prelude::*;
+use crate::room::{BodyPlace, RoomHolder};
 
 pub(super) const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
@@ -123,7 +124,12 @@ impl<S: Store, C: Clock, const SCOPE: u8> FromRequestParts<Arc<Api<S, C>>> for C
             Some(own) => Some(own_tenant(api, own, headers).await?),
             None => named_tenant(api, headers, key.is_none()).await?,
         };
-        Ok(Self { key, tenant, is_named: headers.contains_key(TENANT) })
+        let is_named = headers.contains_key(TENANT);
+        if let Some(place) = parts.extensions.get::<BodyPlace>() {
+            let tenant = tenant.as_ref().map(|tenant| tenant.id);
+            place.belongs_to(RoomHolder { tenant, key: key.as_ref().map(|key| key.id) });
+        }
+        Ok(Self { key, tenant, is_named })
     }
 }
 

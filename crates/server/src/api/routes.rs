@@ -18,8 +18,7 @@ use posthaste_store::Store;
 
 use super::caller::{Caller, Door, SEND};
 use super::{Answer, Api, access_log, batch, health, idempotency, messages, origin, router};
-use crate::problem::Problem;
-use crate::room::{BodyRoom, NoRoom};
+use crate::room::BodyRoom;
 use crate::served::OpenConnection;
 
 /// A body up to this size mostly arrives together with its head, so it has been read when the request is refused.
@@ -60,14 +59,16 @@ impl<S: Store, C: Clock> Routes<S, C> {
 
     /// Answers a request, and adds its request id to the answer.
     pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let may_be_unread = body.size_hint().exact().is_none_or(|bytes| bytes > BODY_BYTES_WITH_HEAD);
         let id = self.api.numbered();
-        let mut response = match self.room.admit(body) {
-            // The request holds its room until it is answered.
-            Ok((body, _held)) => id.scope(self.routed(Request::from_parts(head, body))).await,
-            Err(NoRoom) => Problem::overloaded().into_response(),
-        };
+        // The room that its body takes is given back once the request is answered.
+        let place = (!body.is_end_stream()).then(|| self.room.place());
+        if let Some(place) = &place {
+            head.extensions.insert(place.clone());
+        }
+        let mut response = id.scope(self.routed(Request::from_parts(head, axum::body::Body::new(body)))).await;
+        drop(place);
         if may_be_unread && !response.status().is_success() {
             // The rest of the body is not read, so the connection cannot serve another request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -171,7 +171,9 @@ fn parameters(one: &Operation, generator: &mut SchemaGenerator) -> Vec<Value> {
     if one.is_keyed {
         let says = "a second request with the same key and body within 24 hours gets the first one's answer, and \
                     creates nothing";
-        parameters.push(parameter("header", "Idempotency-Key", says, &text));
+        // Visible ASCII, with or without quotes around it (`idempotency::key`).
+        let key = json!({ "type": "string", "pattern": r#"^([!#-~]{1,128}|"[!#-~]{1,128}")$"# });
+        parameters.push(parameter("header", "Idempotency-Key", says, &key));
     }
     parameters
 }

@@ -106,5 +106,7 @@ async fn a_batch_is_bounded_and_refuses_an_idempotency_key_header() {
     let declared = Request::post(BATCH).header("content-type", "text/plain");
     let declared = server.send(declared.body(Full::from(r#"{"payload": 1}"#)).expect("a request")).await;
     assert_eq!(declared.problem(), (415, "not_json", ""));
-    assert_eq!(statuses(&batch(&server, String::new()).await), [0; 0], "an empty batch has an empty answer");
+    for empty in ["", "\n \n"] {
+        assert_eq!(batch(&server, empty.to_owned()).await.problem(), (400, "invalid_body", ""));
+    }
 }

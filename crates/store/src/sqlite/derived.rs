@@ -98,22 +98,44 @@ pub(super) fn write(conn: &Connection, slice: &FactSlice) -> rusqlite::Result<()
     Ok(())
 }
 
-/// The facts derived from the rows after this one, restricted to `only`.
-fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError> {
-    let mut derived = Derived::of(only);
+/// The facts derived from the rows that are not followed, restricted to `only`.
+fn tail(conn: &Connection, only: Only) -> Result<Derived, StoreError> {
+    let from = Followed { following: None, ..followed(conn)? };
+    Ok(tail_in_parts(conn, &from, only)?.later)
+}
+
+/// The facts of the rows that are not followed. A table may have a count of a batch under way already.
+struct Tail {
+    batch: Derived,
+    later: Derived,
+}
+
+impl Tail {
+    /// What to add to a stored count that covers the journal up to `upto`.
+    fn more(&self, from: &Followed, upto: u64, count: impl Fn(&Derived) -> Option<&i64>) -> i64 {
+        let batch = if from.following == Some(upto) { None } else { count(&self.batch) };
+        batch.copied().unwrap_or(0) + count(&self.later).copied().unwrap_or(0)
+    }
+}
+
+/// Reads each row that is not followed once: there are up to tens of thousands of entries.
+fn tail_in_parts(conn: &Connection, from: &Followed, only: Only) -> Result<Tail, StoreError> {
+    let mut tail = Tail { batch: Derived::of(only), later: Derived::of(only) };
     let mut owners = BTreeMap::new();
-    journal::each(conn, after, |row| {
+    journal::each(conn, from.followed, |row| {
+        let is_in_batch = from.following.is_some_and(|end| row.number <= end);
+        let part = if is_in_batch { &mut tail.batch } else { &mut tail.later };
         for entry in row.entries() {
-            derived.add(&entry?, |endpoint| owner(conn, &mut owners, endpoint))?;
+            part.add(&entry?, |endpoint| owner(conn, &mut owners, endpoint))?;
         }
         Ok(Then::GoOn)
     })?;
-    Ok(derived)
+    Ok(tail)
 }
 
 /// The ids of an endpoint's deliveries in the tail of the journal, which the history may not have yet.
 pub(super) fn unfollowed(conn: &Connection, endpoint: EndpointId) -> Result<BTreeSet<i64>, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
+    let derived = tail(conn, Only::Endpoint(endpoint))?;
     Ok(derived.deliveries.into_iter().map(|(_, id)| key(id.0)).collect())
 }
 
@@ -125,7 +147,7 @@ pub(super) fn endpoint_deliveries(
     order: ListOrder,
     after: Option<DeliveryId>,
 ) -> Result<Vec<DeliveryId>, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
+    let derived = tail(conn, Only::Endpoint(endpoint))?;
     let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
     let (is_beyond, sorted) = direction(order);
     let sql = format!(
@@ -143,7 +165,7 @@ pub(super) fn named(
     after: Option<MessageId>,
     limit: u32,
 ) -> Result<NamedPage, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed, Only::Name(kind, hidden))?;
+    let derived = tail(conn, Only::Name(kind, hidden))?;
     let new = derived.names.into_iter().map(|name| name.2.raw());
     let (is_beyond, sorted) = direction(order);
     let sql = format!(
@@ -167,33 +189,25 @@ pub(super) fn tallies(
     since: UtcHour,
     until: UtcHour,
 ) -> Result<Vec<HourlyCount>, StoreError> {
-    let Followed { followed: at, following } = followed(conn)?;
-    let mut counts: BTreeMap<(UtcHour, CountedEvent), i64> = BTreeMap::new();
-    let mut ahead = BTreeSet::new();
+    let from = followed(conn)?;
+    let mut counts: BTreeMap<(UtcHour, CountedEvent), (i64, u64)> = BTreeMap::new();
     let sql = "SELECT hour, counted, count, upto FROM tally WHERE tenant = ?1 AND hour >= ?2 AND hour < ?3";
     let mut sql = prepare(conn, "read tallies", sql)?;
     let mut rows = sql.query((key(tenant.0), since.0, until.0))?;
     while let Some(row) = rows.next()? {
         let of = (UtcHour(get(row, 0)?), stored_counted(get(row, 1)?)?);
-        counts.insert(of, get(row, 2)?);
-        // A batch under way may have written this count already, up to the batch's end.
-        if following == Some(get::<i64>(row, 3)?.cast_unsigned()) {
-            ahead.insert(of);
+        counts.insert(of, (get(row, 2)?, get::<i64>(row, 3)?.cast_unsigned()));
+    }
+    let tail = tail_in_parts(conn, &from, Only::Tenant(tenant))?;
+    for (_, hour, counted) in tail.batch.tallies.keys().chain(tail.later.tallies.keys()) {
+        if *hour >= since && *hour < until {
+            counts.entry((*hour, *counted)).or_default();
         }
     }
-    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(UtcHour, CountedEvent)) -> bool| {
-        for ((_, hour, counted), more) in rest.tallies {
-            let is_in_range = hour >= since && hour < until;
-            if is_in_range && is_wanted(&(hour, counted)) {
-                *counts.entry((hour, counted)).or_default() += more;
-            }
-        }
-    };
-    add(tail(conn, at, Only::Tenant(tenant))?, &|of| !ahead.contains(of));
-    if let Some(end) = following.filter(|_| !ahead.is_empty()) {
-        add(tail(conn, end, Only::Tenant(tenant))?, &|of| ahead.contains(of));
+    for ((hour, counted), (count, upto)) in &mut counts {
+        *count += tail.more(&from, *upto, |part| part.tallies.get(&(tenant, *hour, *counted)));
     }
-    let tally = |((hour, counted), count): ((UtcHour, CountedEvent), i64)| HourlyCount {
+    let tally = |((hour, counted), (count, _)): ((UtcHour, CountedEvent), (i64, u64))| HourlyCount {
         tenant,
         hour,
         counted,
@@ -204,23 +218,14 @@ pub(super) fn tallies(
 
 /// The number of pending deliveries of a lane.
 pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, StoreError> {
-    let Followed { followed: at, following } = followed(conn)?;
-    let rest = tail(conn, at, Only::Lane(lane))?;
-    let mut ahead = None;
+    let from = followed(conn)?;
+    let tail = tail_in_parts(conn, &from, Only::Lane(lane))?;
     let mut by_tier = [0; 3];
     for (tier, pending) in Tier::ALL.into_iter().zip(&mut by_tier) {
         let sql = "SELECT pending, upto FROM queue_count WHERE lane = ?1 AND tier = ?2";
         let mut sql = prepare(conn, "count the pending deliveries of a lane", sql)?;
         let (count, upto): (i64, i64) = sql.columns((key(lane.0), tier_number(tier)))?.unwrap_or_default();
-        // A batch under way may have written this count already, up to the batch's end.
-        let rest = match following.filter(|end| upto.cast_unsigned() == *end) {
-            Some(end) => match &mut ahead {
-                Some(ahead) => ahead,
-                none => none.insert(tail(conn, end, Only::Lane(lane))?),
-            },
-            None => &rest,
-        };
-        let more = rest.pending.get(&(lane, tier)).copied().unwrap_or(0);
+        let more = tail.more(&from, upto.cast_unsigned(), |part| part.pending.get(&(lane, tier)));
         *pending = u64::try_from(count + more).unwrap_or(0);
     }
     Ok(LaneBacklog { lane, by_tier })
@@ -228,18 +233,15 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, St
 
 /// The number of pending deliveries of all lanes.
 pub(super) fn pending(conn: &Connection) -> Result<PendingCounts, StoreError> {
-    let Followed { followed: at, following } = followed(conn)?;
+    let from = followed(conn)?;
     let sql = "SELECT counted, pending, upto FROM depth";
     let counts = prepare(conn, "count pending deliveries", sql)?
         .read_all([], |row| Ok((stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned()))))?;
     let counts: BTreeMap<Depth, (i64, u64)> = counts.into_iter().collect();
-    let rest = tail(conn, at, Only::Depth)?;
-    let ahead = following.map(|end| Ok::<_, StoreError>((end, tail(conn, end, Only::Depth)?))).transpose()?;
+    let tail = tail_in_parts(conn, &from, Only::Depth)?;
     let count = |of: Depth| {
         let (count, upto) = counts.get(&of).copied().unwrap_or_default();
-        // A batch under way may have written this count already, up to the batch's end.
-        let rest = ahead.as_ref().filter(|(end, _)| *end == upto).map_or(&rest, |(_, ahead)| ahead);
-        u64::try_from(count + rest.depth.get(&of).copied().unwrap_or(0)).unwrap_or(0)
+        u64::try_from(count + tail.more(&from, upto, |part| part.depth.get(&of))).unwrap_or(0)
     };
     Ok(PendingCounts { by_tier: Tier::ALL.map(|tier| count(Depth::Tier(tier))), untried: count(Depth::Untried) })
 }

@@ -89,6 +89,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<St
         retired: false,
         abandoned: false,
         clean: false,
+        timed_out: false,
         rests_since: None,
         silence: Silence { read_before: 0, look_at, pinged: false },
     };
@@ -119,6 +120,9 @@ struct Task {
     abandoned: bool,
     /// Whether an attempt was answered since one was broken.
     clean: bool,
+    /// Whether the last attempt that ended has timed out. Such a connection does not wait idle: frames that come later
+    /// would cost CPU for nothing.
+    timed_out: bool,
     rests_since: Option<Instant>,
     silence: Silence,
 }
@@ -156,7 +160,8 @@ impl Task {
 
     /// Whether there is nothing to carry and no further attempt will be taken.
     fn is_over(&mut self) -> bool {
-        if !self.under_way.is_empty() || !self.waiting.is_empty() || (!self.retired && self.rests()) {
+        if !self.under_way.is_empty() || !self.waiting.is_empty() || (!self.retired && !self.timed_out && self.rests())
+        {
             return false;
         }
         self.retire();
@@ -197,6 +202,7 @@ impl Task {
     fn ended(&mut self, attempt: RunningAttempt, how: How) {
         match how {
             How::Answered(answer) => {
+                self.timed_out = false;
                 if !std::mem::replace(&mut self.clean, true) {
                     self.seat.works();
                 }
@@ -208,9 +214,8 @@ impl Task {
                 }
                 attempt.finish(Err(fault));
             }
-            // Frames that come later would cost CPU for nothing: the connection ends after the attempts that it has.
             How::TimedOut => {
-                self.retire();
+                self.timed_out = true;
                 attempt.finish(Err(ConnectionFault::timeout(true)));
             }
             How::NotProcessed(fault, broke) => {

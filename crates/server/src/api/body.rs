@@ -71,7 +71,7 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
     }
     let place = head.extensions.get::<BodyPlace>();
     let mut arriving =
-        ArrivingBody { body, whole: BytesMut::new(), began: Instant::now(), windows: 0, window_bytes: 0 };
+        ArrivingBody { body, whole: BytesMut::new(), window_end: Instant::now() + WINDOW, windows: 0, window_bytes: 0 };
     arriving.gathered(form, place).await
 }
 
@@ -79,7 +79,9 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
 struct ArrivingBody {
     body: Body,
     whole: BytesMut,
-    began: Instant,
+    /// When the current window ends. The next one begins when this end is noticed: time in which the server itself
+    /// stood still is not held against the sender.
+    window_end: Instant,
     /// How many windows of [`WINDOW`] are over.
     windows: u32,
     /// What has come in the current one.
@@ -115,8 +117,7 @@ impl ArrivingBody {
     /// The next data frame, or `None` at the end. Trailers are ignored.
     async fn next_piece(&mut self) -> Result<Option<Bytes>, Problem> {
         loop {
-            let window_end = self.began + WINDOW * (self.windows + 1);
-            match timeout_at(window_end, self.body.frame()).await {
+            match timeout_at(self.window_end, self.body.frame()).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(Ok(frame))) => {
                     if let Ok(piece) = frame.into_data() {
@@ -127,6 +128,7 @@ impl ArrivingBody {
                 Ok(Some(Err(_))) => return Err(Problem::new(Code::InvalidBody, "the body ended early; send it again")),
                 Err(_) => {
                     self.windows += 1;
+                    self.window_end = Instant::now() + WINDOW;
                     let come = std::mem::take(&mut self.window_bytes);
                     if come < WINDOW_BYTES_MIN || self.windows >= WINDOWS_MAX {
                         return Err(too_slow());
@@ -200,5 +202,21 @@ mod tests {
             assert_eq!((status, took.as_secs()), (408, seconds), "{piece} bytes every {apart} s");
             assert_eq!(room.place().take(16_000_000), Ok(()), "{piece} bytes every {apart} s");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_is_not_too_slow_because_the_server_stood_still() {
+        let pieces = stream::unfold(0, async move |nth| {
+            match nth {
+                0 => {}
+                1 => tokio::time::advance(Duration::from_secs(25)).await,
+                2 => _ = tokio::time::interval_at(Instant::now() + WINDOW / 2, WINDOW).tick().await,
+                _ => return None,
+            }
+            Some((Ok::<_, std::io::Error>(Bytes::from(vec![b' '; WINDOW_BYTES_MIN])), nth + 1))
+        });
+        let mut request = Request::new(Body::from_stream(pieces));
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        assert_eq!(lines(request).await.map(|body| body.len()).ok(), Some(3 * WINDOW_BYTES_MIN));
     }
 }
